@@ -1,0 +1,1 @@
+"""The core: clients, sessions, the wire and the server."""

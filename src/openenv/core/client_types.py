@@ -1,0 +1,27 @@
+"""What a client call returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+__all__ = ["StepResult"]
+
+ObsT = TypeVar("ObsT")
+
+
+@dataclass
+class StepResult(Generic[ObsT]):
+    """The environment's answer to ``reset()`` or ``step()``.
+
+    Attributes:
+        observation: what the environment shows.
+        reward: reward of this step as the environment sent it (bool, int, float), or None for none.
+        done: whether the episode has ended.
+        metadata: further values the environment sent beside the observation, or None.
+    """
+
+    observation: ObsT
+    reward: float | None = None
+    done: bool = False
+    metadata: dict[str, Any] | None = None

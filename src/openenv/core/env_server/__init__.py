@@ -1,0 +1,1 @@
+"""The server side: environments, sessions and the routes that reach them."""

@@ -1,0 +1,489 @@
+"""Every error this package raises on purpose, in one tree.
+
+::
+
+    OpenEnvError
+    ├── ConnectError                 (ConnectionError)   no session could be opened
+    │   └── CapacityError            (RuntimeError)      the server is full
+    ├── SessionLostError             (ConnectionError)   the session is gone until reset()
+    ├── SessionClosedError           (RuntimeError)      this client was closed
+    ├── NotResetError                (RuntimeError)      require_reset=True, and no reset yet
+    ├── CallTimeoutError             (TimeoutError)      no answer in time
+    ├── MessageTooLargeError         (RuntimeError)      a frame is over a limit
+    ├── ForkedClientError            (RuntimeError)      used in a forked child
+    ├── ForeignLoopError             (RuntimeError)      used from another event loop
+    ├── ServerError                  (RuntimeError)      the server answered with an error frame
+    │   ├── EnvExecutionError                            the environment raised
+    │   ├── ActionValidationError    (TypeError)         an action does not fit, or does not encode
+    │   ├── InvalidActionError                           the environment does not allow this move
+    │   └── EnvironmentFactoryError                      the environment could not be built
+    ├── ConcurrencyConfigurationError                    more sessions than the class allows
+    ├── SessionCapacityError                             server side: no free slot
+    ├── SessionNotFoundError                             server side: no such session
+    └── SessionCreationError                             server side: a session could not be made
+
+In brackets: the builtin that callers of other OpenEnv clients catch in the same situation.
+
+``outcome`` says what became of the call that failed: ``not_applied`` (the environment never saw it),
+``applied`` (it ran), or ``unknown`` (its request may have arrived; nobody can tell from here).
+Every error pickles, and none has an empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+__all__ = [
+    "ActionValidationError",
+    "CallTimeoutError",
+    "CapacityError",
+    "ConcurrencyConfigurationError",
+    "ConnectError",
+    "EnvExecutionError",
+    "EnvironmentFactoryError",
+    "ForeignLoopError",
+    "ForkedClientError",
+    "InvalidActionError",
+    "MessageTooLargeError",
+    "NotResetError",
+    "OpenEnvError",
+    "Outcome",
+    "ServerError",
+    "SessionCapacityError",
+    "SessionClosedError",
+    "SessionCreationError",
+    "SessionLostError",
+    "SessionNotFoundError",
+]
+
+
+class Outcome(StrEnum):
+    """What became of a call that failed."""
+
+    NOT_APPLIED = "not_applied"
+    APPLIED = "applied"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def from_applied(cls, applied: bool | None) -> Outcome:
+        """Read a server's ``applied`` flag: true, false, or null for unknown."""
+        if applied is None:
+            return cls.UNKNOWN
+        return cls.APPLIED if applied else cls.NOT_APPLIED
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in words, for the end of an error text."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Outcome.NOT_APPLIED: "The call was not applied.",
+    Outcome.APPLIED: "The call was applied.",
+    Outcome.UNKNOWN: "Whether the call was applied is unknown.",
+}
+
+
+def _restore(cls: type[OpenEnvError], message: str, fields: dict[str, Any]) -> OpenEnvError:
+    error = cls.__new__(cls, message)
+    error.args = (message,)
+    error.__dict__.update(fields)
+    return error
+
+
+class OpenEnvError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        outcome: what became of the call that failed, where a call failed.
+    """
+
+    outcome: Outcome = Outcome.NOT_APPLIED
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args and self.args[0] else type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args[0] if self.args else "", dict(self.__dict__))
+
+
+# ---------------------------------------------------------------- opening
+
+
+class ConnectError(OpenEnvError, ConnectionError):
+    """No session could be opened: wrong address, nobody listening, or the handshake was refused.
+
+    Attributes:
+        url: the address that was dialled, without credentials.
+        status: HTTP status of a refused handshake, if there was one.
+        attempts: number of dials that were made.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, url: str = "", status: int | None = None, attempts: int = 1
+    ) -> None:
+        self.url = url
+        self.status = status
+        self.attempts = attempts
+        super().__init__(message or f"Failed to connect to {url}.")
+
+
+class CapacityError(ConnectError, RuntimeError):
+    """Every session slot of the server is taken.
+
+    Attributes:
+        active: sessions that are open on the server.
+        max: sessions that the server allows.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        active: int | None = None,
+        max: int | None = None,
+        url: str = "",
+        attempts: int = 1,
+    ) -> None:
+        self.active = active
+        self.max = max
+        taken = f"{active} of {max} sessions are open" if max is not None else "all sessions are taken"
+        super().__init__(
+            message
+            or f"The server at {url or 'this address'} is full: {taken}. Close a client, or let its author allow "
+            "more: set SUPPORTS_CONCURRENT_SESSIONS = True on the environment class and pass "
+            "max_concurrent_envs=N to create_app().",
+            url=url,
+            attempts=attempts,
+        )
+
+
+# ---------------------------------------------------------------- the session
+
+
+class SessionLostError(OpenEnvError, ConnectionError):
+    """The session that ``reset()`` opened is gone, and its episode with it.
+
+    Raised by every step, state and tool call until ``reset()`` has opened a new session.
+
+    Attributes:
+        reason: why, in one word: ``connection``, ``timeout``, ``cancelled``, ``protocol``, ``loop_closed``,
+            ``reset_failed``, ``too_large`` or a reason told by the server.
+        close_code: WebSocket close code, if the peer sent one.
+        close_reason: text that came with the close code.
+        outcome: what became of the call that raised this error.
+        episode_id: the lost episode, if it was named.
+        steps: steps that were answered in the lost episode.
+        session: number of the lost session, counted by this client from 1.
+        detail: what was seen, in words.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        reason: str = "connection",
+        close_code: int | None = None,
+        close_reason: str = "",
+        outcome: Outcome | str = Outcome.NOT_APPLIED,
+        episode_id: str | None = None,
+        steps: int = 0,
+        session: int = 0,
+        detail: str = "",
+    ) -> None:
+        self.reason = reason
+        self.close_code = close_code
+        self.close_reason = close_reason
+        self.outcome = Outcome(outcome)
+        self.episode_id = episode_id
+        self.steps = steps
+        self.session = session
+        self.detail = detail
+        super().__init__(message or self._text())
+
+    def _text(self) -> str:
+        episode = f" (episode {self.episode_id})" if self.episode_id else ""
+        seen = f": {self.detail}" if self.detail else ""
+        return (
+            f"Session {self.session} was lost after {self.steps} step(s){episode} [{self.reason}]{seen}. "
+            f"{self.outcome.sentence} The environment of this episode no longer exists for this client; "
+            "call reset() to start a new episode."
+        )
+
+
+class SessionClosedError(OpenEnvError, RuntimeError):
+    """This client was closed; ``connect()`` or ``reset()`` opens a new session."""
+
+    def __init__(self, message: str | None = None, *, outcome: Outcome | str = Outcome.NOT_APPLIED) -> None:
+        self.outcome = Outcome(outcome)
+        super().__init__(
+            message or f"This client is closed. {self.outcome.sentence} Call reset() to open a new session."
+        )
+
+
+class NotResetError(OpenEnvError, RuntimeError):
+    """``require_reset=True``, and no reset has completed in this session."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or "This client was made with require_reset=True: call reset() before this call.")
+
+
+class CallTimeoutError(OpenEnvError, TimeoutError):
+    """A call had no answer within its time.
+
+    Attributes:
+        operation: ``connect``, ``reset``, ``step``, ``state`` ...
+        timeout_s: the time that was allowed, in seconds.
+        setting: name of the argument that sets this time.
+        outcome: what became of the call.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        operation: str = "call",
+        timeout_s: float | None = None,
+        setting: str = "timeout_s",
+        outcome: Outcome | str = Outcome.UNKNOWN,
+        detail: str = "",
+    ) -> None:
+        self.operation = operation
+        self.timeout_s = timeout_s
+        self.setting = setting
+        self.outcome = Outcome(outcome)
+        self.detail = detail
+        waited = f"within {timeout_s:g} s" if timeout_s is not None else "in time"
+        super().__init__(
+            message
+            or f"{operation}() was not answered {waited} ({setting}){': ' + detail if detail else ''}. "
+            f"{self.outcome.sentence} Allow more with {setting}=, or None for no limit."
+        )
+
+
+class MessageTooLargeError(OpenEnvError, RuntimeError):
+    """A frame is larger than one end accepts.
+
+    Attributes:
+        size: size of the message in bytes, if known.
+        limit: the limit in bytes, if known.
+        direction: ``sent`` or ``received``.
+        outcome: ``not_applied`` for a request that was refused, ``applied`` for a reply that was.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        size: int | None = None,
+        limit: int | None = None,
+        direction: str = "sent",
+        outcome: Outcome | str = Outcome.NOT_APPLIED,
+        session_lost: bool = False,
+    ) -> None:
+        self.size = size
+        self.limit = limit
+        self.direction = direction
+        self.outcome = Outcome(outcome)
+        self.session_lost = session_lost
+        what = f"A message of {size} bytes" if size is not None else "A message"
+        bound = f"the limit of {limit} bytes" if limit is not None else "the limit"
+        whose = "the server's" if direction == "sent" else "this client's"
+        knob = (
+            "Send less in one action, or raise the server's ws_max_size."
+            if direction == "sent"
+            else "Raise max_message_size_mb on the client."
+        )
+        end = " The server ended the session over it; call reset()." if session_lost else " The session goes on."
+        super().__init__(
+            message or f"{what} is over {bound} ({whose}, {direction}). {self.outcome.sentence}{end} {knob}"
+        )
+
+
+class ForkedClientError(OpenEnvError, RuntimeError):
+    """A client was used in a forked child; the session belongs to the parent process."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(
+            message or "This client was made in another process and its session belongs to that process. "
+            "Nothing was sent. Make a new client after fork()."
+        )
+
+
+class ForeignLoopError(OpenEnvError, RuntimeError):
+    """A client whose session lives on one event loop was used from another one."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(
+            message or "The session of this client lives on another event loop that is still running. Nothing was "
+            'sent. Use the client from that loop, or make it with io="thread" to share it between loops and threads.'
+        )
+
+
+# ---------------------------------------------------------------- error frames
+
+
+class ServerError(OpenEnvError, RuntimeError):
+    """The server answered a call with an error frame; the session goes on.
+
+    Attributes:
+        code: the server's error code, as ``VALIDATION_ERROR``.
+        message: the server's text.
+        outcome: what became of the call.
+        data: the other members of the error frame.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        code: str = "",
+        outcome: Outcome | str = Outcome.UNKNOWN,
+        data: Mapping[str, Any] | None = None,
+        text: str | None = None,
+    ) -> None:
+        self.message = message
+        self.code = code
+        self.outcome = Outcome(outcome)
+        self.data = dict(data or {})
+        super().__init__(text or f"Server error: {message or 'no message'} (code: {code or 'none'})")
+
+
+class EnvExecutionError(ServerError):
+    """The environment raised an exception while it ran a call.
+
+    Attributes:
+        error_type: name of the exception's type on the server, if it was told.
+        message: its text.
+        applied: whether the action took effect: true, false, or None for unknown.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        error_type: str | None = None,
+        applied: bool | None = None,
+        code: str = "EXECUTION_ERROR",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.error_type = error_type
+        self.applied = applied
+        outcome = Outcome.from_applied(applied)
+        kind = f"{error_type}: " if error_type else ""
+        super().__init__(
+            message,
+            code=code,
+            outcome=outcome,
+            data=data,
+            text=f"Server error: the environment raised {kind}{message or 'no message'} (code: {code}). "
+            f"{outcome.sentence} The session goes on.",
+        )
+
+
+class ActionValidationError(ServerError, TypeError):
+    """An action or an argument does not fit the environment's schema, or cannot be encoded. It was not applied.
+
+    Attributes:
+        field: path of the value that was refused, as ``board[2].cell``; empty if unknown.
+        errors: the server's list of errors, each with ``loc``, ``msg`` and ``type``.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        field: str = "",
+        errors: Sequence[Mapping[str, Any]] = (),
+        code: str = "VALIDATION_ERROR",
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.field = field
+        self.errors = [dict(error) for error in errors]
+        super().__init__(
+            message,
+            code=code,
+            outcome=Outcome.NOT_APPLIED,
+            data=data,
+            text=f"{message or 'The action was refused'} (code: {code}). "
+            f"{Outcome.NOT_APPLIED.sentence} The session goes on.",
+        )
+
+
+class InvalidActionError(ServerError):
+    """The environment does not allow this move; nothing changed and the episode goes on.
+
+    An environment raises it as ``InvalidActionError("why")`` and its client raises the same.
+    """
+
+    def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(
+            message,
+            code="VALIDATION_ERROR",
+            outcome=Outcome.NOT_APPLIED,
+            data=data,
+            text=message or "The environment does not allow this action.",
+        )
+
+
+class EnvironmentFactoryError(ServerError):
+    """The server could not build an environment.
+
+    Attributes:
+        factory_name: name of the factory that failed.
+    """
+
+    def __init__(self, factory_name: str = "", message: str | None = None) -> None:
+        self.factory_name = factory_name
+        text = message or f"Environment factory '{factory_name}' failed to create instance."
+        super().__init__(text, code="FACTORY_ERROR", outcome=Outcome.NOT_APPLIED, text=text)
+
+
+# ---------------------------------------------------------------- the server's own
+
+
+class ConcurrencyConfigurationError(OpenEnvError):
+    """A server was configured for more sessions than its environment class allows."""
+
+    def __init__(self, environment_name: str = "", max_concurrent_envs: int = 1, message: str | None = None) -> None:
+        self.environment_name = environment_name
+        self.max_concurrent_envs = max_concurrent_envs
+        super().__init__(
+            message
+            or f"'{environment_name}' does not allow {max_concurrent_envs} sessions at once. Set "
+            "SUPPORTS_CONCURRENT_SESSIONS = True on the class if its instances share no state, or use "
+            "max_concurrent_envs=1."
+        )
+
+
+class SessionCapacityError(OpenEnvError):
+    """No session slot is free on this server."""
+
+    def __init__(self, active_sessions: int = 0, max_sessions: int = 1, message: str | None = None) -> None:
+        self.active_sessions = active_sessions
+        self.max_sessions = max_sessions
+        super().__init__(
+            message
+            or f"Server at capacity: {active_sessions}/{max_sessions} sessions active. Cannot accept new connections."
+        )
+
+
+class SessionNotFoundError(OpenEnvError):
+    """No session has this id: it never existed, or it has ended."""
+
+    def __init__(self, session_id: str = "", message: str | None = None) -> None:
+        self.session_id = session_id
+        super().__init__(message or f"Unknown session_id: {session_id}")
+
+
+class SessionCreationError(OpenEnvError):
+    """A session could not be created."""
+
+    def __init__(self, reason: str = "", message: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(message or f"A session could not be created: {reason or 'no reason given'}")

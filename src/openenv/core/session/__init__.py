@@ -1,0 +1,1 @@
+"""Rules of sessions, as state machines without input or output."""

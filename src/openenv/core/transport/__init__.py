@@ -1,0 +1,1 @@
+"""Moves frames. The only package that knows a WebSocket library."""

@@ -1,0 +1,1 @@
+"""Messages to bytes and back. Pure: no sockets, no clock, no sessions."""

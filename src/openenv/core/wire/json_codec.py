@@ -1,0 +1,290 @@
+"""The JSON codec: Python values to UTF-8 text frames and back, losing nothing on the way.
+
+What JSON cannot hold either has one documented form or is refused with the path of the value:
+
+* NaN and the infinities are the bare tokens that Python's ``json`` writes and reads;
+* numpy scalars become numbers and arrays become nested lists (numpy itself is never imported here);
+* pydantic models follow their own JSON rules; enums become their value;
+* bytes are refused unless a pydantic field declares how it writes them, because text in their place
+  would come back as something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+
+__all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
+
+MAX_DEPTH = 200
+"""Deepest nesting of arrays and objects accepted in a received frame."""
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+class UnencodableValue(TypeError):
+    """A value has no JSON form.
+
+    Attributes:
+        path: where it stands, as ``board[2].cell``; empty for the value as a whole.
+        type_name: its type.
+    """
+
+    def __init__(self, path: str, type_name: str, why: str = "") -> None:
+        self.path = path
+        self.type_name = type_name
+        self.why = why
+        where = f"field '{path}'" if path else "the value"
+        super().__init__(f"{where} cannot be encoded: {why or f'{type_name} has no JSON form'}")
+
+
+class MalformedFrame(ValueError):
+    """Received bytes are not a JSON document that this codec accepts."""
+
+
+# ------------------------------------------------------------------ encoding
+
+
+def encode(value: Any) -> bytes:
+    """Encode a value as compact UTF-8 JSON.
+
+    Args:
+        value: anything made of JSON values, numpy values, enums and pydantic models.
+
+    Returns:
+        The text frame, as UTF-8 bytes.
+
+    Raises:
+        UnencodableValue: a value inside has no JSON form; names its path and type.
+    """
+    try:
+        return _dumps(value).encode("utf-8")
+    except UnencodableValue as error:
+        if error.path:  # a pydantic model below named its own field
+            raise _locate(value, error) from None
+        raise _locate(value, error) from error
+    except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
+        raise _locate(value, error) from error
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """One step from a foreign type towards JSON, for ``json`` and for pydantic alike."""
+    if isinstance(value, BaseModel):
+        return dump_model(value)
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise UnencodableValue("", type(value).__name__, _advice(value))
+
+
+def _advice(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return (
+            f"{type(value).__name__} has no JSON form that comes back the same; declare the field as "
+            "pydantic.Base64Bytes, or send text"
+        )
+    return ""
+
+
+def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
+    """Dump a pydantic model to JSON-able values by the model's own rules.
+
+    Args:
+        model: the model.
+        exclude: names of top-level fields to leave out.
+
+    Returns:
+        A dict of JSON values; non-finite floats are kept as floats.
+
+    Raises:
+        UnencodableValue: a field has no JSON form; names the field.
+    """
+    try:
+        dumped = model.model_dump(mode="json", exclude=exclude, fallback=_plain)
+    except (UnencodableValue, TypeError, ValueError, RecursionError) as error:
+        raise _locate_in_model(model, error, exclude) from error
+    for name, value in _members(model):
+        if type(value) not in _ATOMS and name not in (exclude or ()):
+            _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
+    return dumped
+
+
+def _members(model: BaseModel) -> Iterator[tuple[str, Any]]:
+    yield from model.__dict__.items()
+    yield from (model.__pydantic_extra__ or {}).items()
+
+
+def _declares_bytes(model: BaseModel, name: str) -> bool:
+    field = type(model).model_fields.get(name)
+    return field is not None and "bytes" in str(field.annotation)
+
+
+def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
+    """pydantic writes bytes of an undeclared place as text; a reader could never tell."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        if not declared:
+            raise UnencodableValue(path, type(value).__name__, _advice(value))
+    elif isinstance(value, BaseModel):
+        for name, inner in _members(value):
+            if type(inner) not in _ATOMS:
+                _refuse_undeclared_bytes(inner, f"{path}.{name}", _declares_bytes(value, name))
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if type(inner) not in _ATOMS:
+                _refuse_undeclared_bytes(inner, f"{path}.{key}", declared)
+    elif isinstance(value, list | tuple | set | frozenset) and not set(map(type, value)) <= _ATOMS:
+        for index, inner in enumerate(value):
+            _refuse_undeclared_bytes(inner, f"{path}[{index}]", declared)
+
+
+def _locate_in_model(model: BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
+    for name in [name for name, _ in _members(model) if name not in (exclude or ())]:
+        try:
+            model.model_dump(mode="json", include={name}, fallback=_plain)
+        except (UnencodableValue, TypeError, ValueError, RecursionError) as inner:
+            value = getattr(model, name)
+            if isinstance(value, BaseModel):
+                deeper = _locate_in_model(value, inner, None)
+                return UnencodableValue(f"{name}.{deeper.path}".rstrip("."), deeper.type_name, deeper.why)
+            located = _locate(value, inner)
+            return UnencodableValue(_join(name, located.path), located.type_name, located.why)
+    return UnencodableValue("", type(model).__name__, str(error))
+
+
+def _locate(value: Any, error: Exception) -> UnencodableValue:
+    """Find the first value that cannot be encoded, by trying the parts one after another."""
+    path = ""
+    seen: set[int] = set()
+    while id(value) not in seen and len(seen) < MAX_DEPTH * 10:
+        seen.add(id(value))
+        for step, part in _parts(value):
+            failure = _failure(part)
+            if failure is not None:
+                path, value, error = _join(path, step), part, failure
+                break
+        else:
+            break
+    if isinstance(error, UnencodableValue):
+        return UnencodableValue(_join(path, error.path), error.type_name, error.why)
+    return UnencodableValue(path, type(value).__name__, _why(value, error))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield str(key), part
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield f"[{index}]", part
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        _dumps(value).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        return error
+    return None
+
+
+def _join(path: str, step: str) -> str:
+    return path + step if not path or not step or step.startswith("[") else f"{path}.{step}"
+
+
+def _why(value: Any, error: Exception) -> str:
+    advice = _advice(value)
+    if advice:
+        return advice
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, UnicodeEncodeError):
+        return "its text holds a lone surrogate, which UTF-8 cannot carry"
+    if isinstance(error, ValueError) and "Circular" in str(error):
+        return "it contains itself"
+    return str(error) if not isinstance(error, TypeError) else ""
+
+
+# ------------------------------------------------------------------ decoding
+
+
+def parse_json(data: str | bytes) -> Any:
+    """Parse one JSON document.
+
+    Args:
+        data: text, or UTF-8 bytes.
+
+    Raises:
+        MalformedFrame: not JSON, not UTF-8, nested too deeply, or a number too long to read.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        if _deeper_than(text, MAX_DEPTH):
+            raise MalformedFrame(f"nested deeper than {MAX_DEPTH} levels")
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise MalformedFrame("nested too deeply") from error
+    except MalformedFrame:
+        raise
+    except ValueError as error:  # JSONDecodeError, and integers past the interpreter's limit
+        raise MalformedFrame(str(error)) from error
+
+
+def _deeper_than(text: str, limit: int) -> bool:
+    """Bound the nesting before the parser recurses. Brackets in strings may only count too many."""
+    if text.count("[") + text.count("{") <= limit:
+        return False
+    depth = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif char == "\\":
+                escaped = True
+            elif char == '"':
+                in_string = False
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > limit:
+                return True
+        elif char in "]}":
+            depth -= 1
+    return False
+
+
+def decode(data: str | bytes) -> dict[str, Any]:
+    """Parse one frame, which must be a JSON object.
+
+    Raises:
+        MalformedFrame: see `parse_json`, or the document is not an object.
+    """
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise MalformedFrame(f"a frame must be a JSON object, not {_json_name(value)}")
+    return value
+
+
+def _json_name(value: Any) -> str:
+    names: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "a boolean"),
+        (str, "a string"),
+        ((int, float), "a number"),
+        (list, "an array"),
+    ]
+    return next((name for kind, name in names if isinstance(value, kind)), "null")
+
+
+Encoder = Callable[[Any], bytes]
+Decoder = Callable[[str | bytes], dict[str, Any]]

@@ -1,0 +1,1 @@
+"""Old name of `openenv.core`."""
