@@ -1,1 +1,108 @@
-"""Session-safe client and server SDK for reinforcement-learning environments behind a network."""
+"""Session-safe client and server SDK for reinforcement-learning environments behind a network.
+
+Importing this package loads nothing of it; each name loads its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openenv._lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from openenv import cli, core
+    from openenv._version import __version__
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
+    from openenv.core.exceptions import (
+        ActionValidationError,
+        CallTimeoutError,
+        CapacityError,
+        ConcurrencyConfigurationError,
+        ConnectError,
+        EnvExecutionError,
+        EnvironmentFactoryError,
+        ForeignLoopError,
+        ForkedClientError,
+        InvalidActionError,
+        MessageTooLargeError,
+        NotResetError,
+        OpenEnvError,
+        Outcome,
+        ServerError,
+        SessionCapacityError,
+        SessionClosedError,
+        SessionCreationError,
+        SessionLostError,
+        SessionNotFoundError,
+    )
+    from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.sync_client import SyncEnvClient
+
+__all__ = [
+    "ActionValidationError",
+    "CallTimeoutError",
+    "CapacityError",
+    "ConcurrencyConfigurationError",
+    "ConnectError",
+    "EnvClient",
+    "EnvExecutionError",
+    "EnvironmentFactoryError",
+    "ForeignLoopError",
+    "ForkedClientError",
+    "GenericAction",
+    "GenericEnvClient",
+    "InvalidActionError",
+    "MessageTooLargeError",
+    "NotResetError",
+    "OpenEnvError",
+    "Outcome",
+    "ServerError",
+    "SessionCapacityError",
+    "SessionClosedError",
+    "SessionCreationError",
+    "SessionLostError",
+    "SessionNotFoundError",
+    "StepResult",
+    "SyncEnvClient",
+    "__version__",
+    "cli",
+    "core",
+]
+
+_MODULES = {
+    "openenv.core.client_types": ("StepResult",),
+    "openenv.core.env_client": ("EnvClient",),
+    "openenv.core.exceptions": (
+        "ActionValidationError",
+        "CallTimeoutError",
+        "CapacityError",
+        "ConcurrencyConfigurationError",
+        "ConnectError",
+        "EnvExecutionError",
+        "EnvironmentFactoryError",
+        "ForeignLoopError",
+        "ForkedClientError",
+        "InvalidActionError",
+        "MessageTooLargeError",
+        "NotResetError",
+        "OpenEnvError",
+        "Outcome",
+        "ServerError",
+        "SessionCapacityError",
+        "SessionClosedError",
+        "SessionCreationError",
+        "SessionLostError",
+        "SessionNotFoundError",
+    ),
+    "openenv.core.generic_client": (
+        "GenericAction",
+        "GenericEnvClient",
+    ),
+    "openenv.core.sync_client": ("SyncEnvClient",),
+    "openenv._version": ("__version__",),
+}
+
+__getattr__, __dir__ = lazy_exports(
+    __name__, {name: module for module, names in _MODULES.items() for name in names}, submodules=("cli", "core")
+)

@@ -1,1 +1,217 @@
-"""The core: clients, sessions, the wire and the server."""
+"""The core: clients, sessions, the wire and the server.
+
+Importing this package loads nothing of it; each name loads its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openenv._lazy import lazy_exports
+from openenv.core.env_server import __all__ as _server_names
+
+if TYPE_CHECKING:
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
+    from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
+    from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
+    from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_types import (
+        RESERVED_TOOL_NAMES,
+        CallToolAction,
+        CallToolObservation,
+        JsonRpcError,
+        JsonRpcErrorCode,
+        JsonRpcRequest,
+        JsonRpcResponse,
+        ListToolsAction,
+        ListToolsObservation,
+        McpMethod,
+        Tool,
+        ToolError,
+        ToolErrorType,
+        WSMCPMessage,
+        WSMCPResponse,
+    )
+    from openenv.core.env_server.route_config import GetEndpointConfig
+    from openenv.core.env_server.serialization import (
+        deserialize_action,
+        deserialize_action_with_preprocessing,
+        serialize_observation,
+    )
+    from openenv.core.env_server.types import (
+        Action,
+        BaseMessage,
+        CodeExecResult,
+        ConcurrencyConfig,
+        EnvironmentMetadata,
+        GetTaskRangeRequest,
+        GetTaskRequest,
+        HealthResponse,
+        HealthStatus,
+        ListTasksRequest,
+        NumTasksRequest,
+        Observation,
+        SchemaResponse,
+        ServerCapacityStatus,
+        ServerMode,
+        SessionInfo,
+        State,
+        WSCloseMessage,
+        WSErrorCode,
+        WSErrorResponse,
+        WSIncomingMessage,
+        WSObservationResponse,
+        WSResetMessage,
+        WSStateMessage,
+        WSStateResponse,
+        WSStepMessage,
+    )
+    from openenv.core.exceptions import (
+        ActionValidationError,
+        CallTimeoutError,
+        CapacityError,
+        ConcurrencyConfigurationError,
+        ConnectError,
+        EnvExecutionError,
+        EnvironmentFactoryError,
+        ForeignLoopError,
+        ForkedClientError,
+        InvalidActionError,
+        MessageTooLargeError,
+        NotResetError,
+        OpenEnvError,
+        Outcome,
+        ServerError,
+        SessionCapacityError,
+        SessionClosedError,
+        SessionCreationError,
+        SessionLostError,
+        SessionNotFoundError,
+    )
+    from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.sync_client import SyncEnvClient
+
+__all__ = [
+    "RESERVED_TOOL_NAMES",
+    "Action",
+    "ActionValidationError",
+    "BaseMessage",
+    "CallTimeoutError",
+    "CallToolAction",
+    "CallToolObservation",
+    "CapacityError",
+    "CodeExecResult",
+    "CompositeTransform",
+    "ConcurrencyConfig",
+    "ConcurrencyConfigurationError",
+    "ConnectError",
+    "EnvClient",
+    "EnvExecutionError",
+    "Environment",
+    "EnvironmentFactoryError",
+    "EnvironmentMetadata",
+    "ForeignLoopError",
+    "ForkedClientError",
+    "GenericAction",
+    "GenericEnvClient",
+    "GetEndpointConfig",
+    "GetTaskRangeRequest",
+    "GetTaskRequest",
+    "HTTPEnvServer",
+    "HealthResponse",
+    "HealthStatus",
+    "InvalidActionError",
+    "JsonRpcError",
+    "JsonRpcErrorCode",
+    "JsonRpcRequest",
+    "JsonRpcResponse",
+    "ListTasksRequest",
+    "ListToolsAction",
+    "ListToolsObservation",
+    "McpMethod",
+    "Message",
+    "MessageTooLargeError",
+    "ModelTokenizer",
+    "NotResetError",
+    "NullTransform",
+    "NumTasksRequest",
+    "Observation",
+    "OpenEnvError",
+    "Outcome",
+    "SchemaResponse",
+    "ServerCapacityStatus",
+    "ServerError",
+    "ServerMode",
+    "SessionCapacityError",
+    "SessionClosedError",
+    "SessionCreationError",
+    "SessionInfo",
+    "SessionLostError",
+    "SessionNotFoundError",
+    "State",
+    "StepResult",
+    "SyncEnvClient",
+    "TaskProvider",
+    "Tool",
+    "ToolError",
+    "ToolErrorType",
+    "Transform",
+    "WSCloseMessage",
+    "WSErrorCode",
+    "WSErrorResponse",
+    "WSIncomingMessage",
+    "WSMCPMessage",
+    "WSMCPResponse",
+    "WSObservationResponse",
+    "WSResetMessage",
+    "WSStateMessage",
+    "WSStateResponse",
+    "WSStepMessage",
+    "create_app",
+    "create_fastapi_app",
+    "deserialize_action",
+    "deserialize_action_with_preprocessing",
+    "serialize_observation",
+]
+
+_MODULES = {
+    "openenv.core.client_types": ("StepResult",),
+    "openenv.core.env_client": ("EnvClient",),
+    "openenv.core.exceptions": (
+        "ActionValidationError",
+        "CallTimeoutError",
+        "CapacityError",
+        "ConcurrencyConfigurationError",
+        "ConnectError",
+        "EnvExecutionError",
+        "EnvironmentFactoryError",
+        "ForeignLoopError",
+        "ForkedClientError",
+        "InvalidActionError",
+        "MessageTooLargeError",
+        "NotResetError",
+        "OpenEnvError",
+        "Outcome",
+        "ServerError",
+        "SessionCapacityError",
+        "SessionClosedError",
+        "SessionCreationError",
+        "SessionLostError",
+        "SessionNotFoundError",
+    ),
+    "openenv.core.generic_client": (
+        "GenericAction",
+        "GenericEnvClient",
+    ),
+    "openenv.core.sync_client": ("SyncEnvClient",),
+}
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        **dict.fromkeys(_server_names, "openenv.core.env_server"),
+        **{name: module for module, names in _MODULES.items() for name in names},
+    },
+    submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+)
