@@ -1,0 +1,57 @@
+# Every target does its own set-up in .venv. Needed on the machine: Python 3.11 or later with pip, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PYTEST_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help venv demo test lint format clean
+
+help:
+	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
+	@echo "make test    lint, then all tests (PYTEST_ARGS='-k name' for some of them)"
+	@echo "make lint    ruff, mypy and the import rules"
+	@echo "make format  let ruff mend what it can"
+	@echo "make venv    only the set-up"
+	@echo "make clean   remove $(VENV) and all caches"
+
+venv: $(STAMP)
+
+# Some systems ship Python without ensurepip: then the pip outside fills the environment.
+$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Setting up $(VENV): a minute on first use."
+	@rm -f $@
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+		$(PYTHON) -m venv $(VENV) && pip="$(BIN)/python -m pip"; \
+	else \
+		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
+	fi && \
+	$$pip install --quiet -e '.[dev]' && \
+	$$pip install --quiet --no-deps -e envs/sudoku_env
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/openenv demo
+
+test: lint
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +
