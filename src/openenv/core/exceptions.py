@@ -310,7 +310,8 @@ class ForkedClientError(OpenEnvError, RuntimeError):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(
-            message or "This client was made in another process and its session belongs to that process. "
+            message
+            or "This client was made in another process and its session belongs to that process. "
             "Nothing was sent. Make a new client after fork()."
         )
 
@@ -320,7 +321,8 @@ class ForeignLoopError(OpenEnvError, RuntimeError):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(
-            message or "The session of this client lives on another event loop that is still running. Nothing was "
+            message
+            or "The session of this client lives on another event loop that is still running. Nothing was "
             'sent. Use the client from that loop, or make it with io="thread" to share it between loops and threads.'
         )
 

@@ -29,8 +29,8 @@ __all__ = [
     "WSErrorCode",
     "close_message",
     "error_from_frame",
-    "request",
     "reply_from_frame",
+    "request",
 ]
 
 INVALID_ACTION = "invalid_action"
@@ -143,7 +143,8 @@ def _validation_error(message: str, rest: Mapping[str, Any]) -> OpenEnvError:
     if any(error.get("type") == INVALID_ACTION for error in errors):
         return InvalidActionError(message, data=rest)
     places = [".".join(str(part) for part in error.get("loc") or ()) for error in errors]
-    told = "; ".join(f"{place or 'action'}: {error.get('msg', '')}" for place, error in zip(places, errors, strict=True))
+    pairs = zip(places, errors, strict=True)
+    told = "; ".join(f"{place or 'action'}: {error.get('msg', '')}" for place, error in pairs)
     return ActionValidationError(
         f"Server error: {message}{': ' + told if told else ''}",
         field=places[0] if places else "",

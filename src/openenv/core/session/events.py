@@ -1,0 +1,223 @@
+"""What goes into the client machine, and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from openenv.core.exceptions import OpenEnvError, Outcome, SessionLostError
+from openenv.core.wire.messages import CallKind, Reply
+
+__all__ = [
+    "Call",
+    "CloseSocket",
+    "Complete",
+    "Dial",
+    "DialFailure",
+    "Drop",
+    "Effect",
+    "Event",
+    "Fail",
+    "GaveUp",
+    "Log",
+    "Loss",
+    "Op",
+    "Oversized",
+    "Resumed",
+    "Send",
+]
+
+
+class Op(StrEnum):
+    """What a caller asks of a client."""
+
+    CONNECT = "connect"
+    RESET = "reset"
+    STEP = "step"
+    STATE = "state"
+    TOOL = "tool"
+
+    @property
+    def kind(self) -> CallKind:
+        """The request frame that carries it."""
+        return CallKind.MCP if self is Op.TOOL else CallKind(self.value)
+
+
+class Event(StrEnum):
+    """What can happen to a client."""
+
+    CONNECT = "connect"
+    RESET = "reset"
+    CALL = "step, state or tool call"
+    OPENED = "the socket opened"
+    DIAL_FAILED = "the dial failed"
+    RECEIVED = "a frame arrived"
+    OVERSIZED = "a frame over the limit arrived"
+    DROPPED = "the connection dropped"
+    GAVE_UP = "the caller gave up"
+    CLOSE = "close"
+    LOOP_CLOSED = "the event loop was closed"
+    RESUMED = "the server resumed the session"
+    RESUME_LOST = "the server has lost the session"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a user, from the moment it was made to its one outcome.
+
+    Attributes:
+        op: what was asked.
+        made_in: number of the session it was made in; 0 when there was none yet.
+        closes: how often the client had been closed when it was made.
+        deadline: when its time is over, on the clock given to the machine; None for never.
+        dial_deadline: when the time for opening a connection is over.
+        timeout_s: the time that was allowed, in seconds, for the error text.
+        setting: name of the argument that sets it.
+        size: bytes of its request frame.
+        episode_id: the episode a reset asked for, if it named one.
+        seq: its number within the session, from 1, once it was sent.
+        sends: how often its frame was handed to a socket.
+    """
+
+    op: Op
+    made_in: int = 0
+    closes: int = 0
+    deadline: float | None = None
+    dial_deadline: float | None = None
+    timeout_s: float | None = None
+    setting: str = "timeout_s"
+    size: int = 0
+    episode_id: str | None = None
+    seq: int = 0
+    sends: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """How a connection ended.
+
+    Attributes:
+        code: close code, from the peer if it sent one.
+        reason: text that came with it.
+        detail: what was seen, in words.
+        by_us: the close code was ours (a dead peer, an oversized frame).
+    """
+
+    code: int | None = None
+    reason: str = ""
+    detail: str = "the connection was closed"
+    by_us: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DialFailure:
+    """Why a dial failed.
+
+    Attributes:
+        error: what to raise if it is not tried again.
+        retryable: whether another try may go better (refused, not answering, 502 to 504).
+    """
+
+    error: OpenEnvError
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The caller no longer waits for this call. ``cause``: ``timeout``, ``cancelled`` or ``interrupted``."""
+
+    cause: str
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A frame that was read and thrown away because it is over the limit (bytes)."""
+
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The server's answer to a resume: last request number it started, and whether that one still runs."""
+
+    last_seq: int
+    running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A lost session, as remembered until a reset has completed."""
+
+    reason: str
+    session: int
+    close_code: int | None = None
+    close_reason: str = ""
+    episode_id: str | None = None
+    steps: int = 0
+    detail: str = ""
+
+    def error(self, outcome: Outcome = Outcome.NOT_APPLIED) -> SessionLostError:
+        """The error for a call that met this loss."""
+        return SessionLostError(
+            reason=self.reason,
+            close_code=self.close_code,
+            close_reason=self.close_reason,
+            outcome=outcome,
+            episode_id=self.episode_id,
+            steps=self.steps,
+            session=self.session,
+            detail=self.detail,
+        )
+
+
+# ------------------------------------------------------------------ effects
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """Open a connection after ``delay`` seconds, then tell OPENED or DIAL_FAILED. ``resume``: to resume a session."""
+
+    delay: float = 0.0
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write the frame of this call to the open socket."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSocket:
+    """Get rid of the socket, or of the dial under way. ``goodbye``: say that the session is over first."""
+
+    goodbye: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The call has its answer."""
+
+    call: Call
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The call ends with this error."""
+
+    call: Call
+    error: OpenEnvError
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One line for the log, at warning level."""
+
+    text: str
+
+
+Effect = Dial | Send | CloseSocket | Complete | Fail | Log
