@@ -56,7 +56,8 @@ class _AliasFinder(MetaPathFinder):
 def install_alias(alias: str, real: str) -> None:
     """Let ``import alias.anything`` give ``real.anything``. A second call for the same alias does nothing.
 
-    The finder goes first: after the ordinary one, which finds the same files, it would come too late.
+    The finder goes first: after the ordinary one, which finds the same files, it would come too late. Call this on
+    the first line of the alias package: until then another thread can import the package, but nothing below it.
 
     Args:
         alias: the second name of the package; its top module must exist.

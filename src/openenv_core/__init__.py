@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
-
-import openenv.core
 from openenv._alias import install_alias
+
+install_alias(__name__, "openenv.core")
+
+import warnings  # noqa: E402
+from importlib import import_module  # noqa: E402
+from types import ModuleType  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+import openenv.core  # noqa: E402
 
 if TYPE_CHECKING:
     from openenv.core import *  # noqa: F403
@@ -14,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = openenv.core.__all__
 __path__ = list(openenv.core.__path__)  # for pkgutil
 
-install_alias(__name__, "openenv.core")
 warnings.warn("The package openenv_core has become openenv.core: import from there.", DeprecationWarning, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(openenv.core, name)
+    value = getattr(openenv.core, name)
+    return import_module(f"{__name__}.{name}") if isinstance(value, ModuleType) else value
 
 
 def __dir__() -> list[str]:
