@@ -1,0 +1,30 @@
+"""The ``openenv`` command and its table of subcommands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from openenv import __version__
+from openenv.cli.demo import demo
+
+__all__ = ["app"]
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(demo)
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"openenv {__version__} (session-safe)")
+        raise typer.Exit
+
+
+@app.callback()
+def openenv(
+    version: Annotated[
+        bool, typer.Option("--version", help="Tell the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Environments for reinforcement learning behind a network, and sessions that are never lost in silence."""
