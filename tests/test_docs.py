@@ -1,0 +1,155 @@
+"""The Python of README and guide, run as a reader would run it: files written, served, and played over the network.
+
+A comment above each block says what it is: ``<!-- file: name.py -->`` is saved in an empty folder,
+``<!-- run: server -->`` is run there as a script against that server, ``<!-- part -->`` is only compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "architecture.md"]
+ADDRESS = "http://localhost:8000"
+SERVERS = {"sudoku": "sudoku_env.server.app:app", "guess": "guess_env:app"}
+
+FENCE = re.compile(
+    r"(?:^<!-- (?P<kind>file|run|part)(?:: (?P<what>[\w.]+))? -->\n)?^```python\n(?P<code>.*?)^```$", re.M | re.S
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced Python block of a page."""
+
+    page: str
+    line: int
+    kind: str
+    what: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> list[Block]:
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            line = text.count("\n", 0, match.start("code"))
+            found.append(Block(page.name, line, match["kind"] or "", match["what"] or "", match["code"]))
+    return found
+
+
+BLOCKS = blocks()
+FILES = [block for block in BLOCKS if block.kind == "file"]
+SCRIPTS = [block for block in BLOCKS if block.kind == "run"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reader's folder, with every file of the docs in it."""
+    folder = tmp_path_factory.mktemp("reader")
+    for block in FILES:
+        (folder / block.what).write_text(block.code)
+    return folder
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that the docs tell the reader to start."""
+
+    process: subprocess.Popen[str]
+    url: str
+    log: Path
+
+
+def start(app: str, folder: Path) -> Server:
+    log = folder / f"{app.split(':')[0]}.log"
+    command = [sys.executable, "-m", "uvicorn", app, "--port", "0"]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, text=True)
+    while process.poll() is None:
+        running = re.search(r"running on (http://[\d.]+:\d+)", log.read_text())
+        if running:
+            return Server(process, running.group(1), log)
+        try:
+            process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            pass
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def servers(folder: Path) -> Iterator[dict[str, Server]]:
+    running = {name: start(app, folder) for name, app in SERVERS.items()}
+    yield running
+    for server in running.values():
+        server.process.terminate()
+    codes = {name: server.process.wait(30) for name, server in running.items()}
+    for name, server in running.items():
+        assert "Traceback" not in server.log.read_text(), (name, codes[name])
+
+
+def run(code: str, folder: Path, name: str = "snippet.py") -> subprocess.CompletedProcess[str]:
+    (folder / name).write_text(code)
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    return subprocess.run(
+        [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_every_block_is_marked() -> None:
+    assert len(SCRIPTS) >= 4
+    assert [str(block) for block in BLOCKS if not block.kind] == []
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_block_compiles(block: Block) -> None:
+    compile(block.code, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_script_runs_against_its_server(block: Block, folder: Path, servers: dict[str, Server]) -> None:
+    assert ADDRESS in block.code
+    done = run(block.code.replace(ADDRESS, servers[block.what].url), folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "a script of the docs shows something"
+    assert not done.stderr
+
+
+def test_environment_of_the_readme_has_forty_lines() -> None:
+    (block,) = (b for b in FILES if b.page == "README.md")
+    assert len([line for line in block.code.splitlines() if line.strip()]) <= 40
+
+
+def test_environment_of_the_readme_plays_to_the_end(folder: Path, servers: dict[str, Server]) -> None:
+    (script,) = (b for b in SCRIPTS if b.page == "README.md" and b.what == "guess")
+    done = run(script.code.replace(ADDRESS, servers["guess"].url), folder)
+    assert "Right! 1.0\n" in done.stdout
+    assert "0 is not from 1 to 100" in done.stdout
+
+
+def test_environment_of_the_readme_is_typed(folder: Path) -> None:
+    cache = ROOT / ".mypy_cache" / "users"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(cache), "guess_env.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_readme_tells_how_to_serve_its_environment() -> None:
+    assert "uvicorn guess_env:app --port 8000\n" in (ROOT / "README.md").read_text()
