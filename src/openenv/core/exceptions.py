@@ -10,6 +10,7 @@
     ├── NotResetError                (RuntimeError)      require_reset=True, and no reset yet
     ├── CallTimeoutError             (TimeoutError)      no answer in time
     ├── MessageTooLargeError         (RuntimeError)      a frame is over a limit
+    ├── ReplyValidationError         (ValueError)        a reply does not fit the client's models
     ├── ForkedClientError            (RuntimeError)      used in a forked child
     ├── ForeignLoopError             (RuntimeError)      used from another event loop
     ├── ServerError                  (RuntimeError)      the server answered with an error frame
@@ -50,6 +51,7 @@ __all__ = [
     "NotResetError",
     "OpenEnvError",
     "Outcome",
+    "ReplyValidationError",
     "ServerError",
     "SessionCapacityError",
     "SessionClosedError",
@@ -302,6 +304,37 @@ class MessageTooLargeError(OpenEnvError, RuntimeError):
         end = " The server ended the session over it; call reset()." if session_lost else " The session goes on."
         super().__init__(
             message or f"{what} is over {bound} ({whose}, {direction}). {self.outcome.sentence}{end} {knob}"
+        )
+
+
+class ReplyValidationError(OpenEnvError, ValueError):
+    """A reply does not fit the client's observation or state model; the session goes on.
+
+    Attributes:
+        model: name of the model.
+        errors: what does not fit, each with ``loc``, ``msg`` and ``type``.
+        payload: the reply's data as it arrived, so that nothing is lost.
+        outcome: ``applied``: the server has run the call.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        model: str = "",
+        errors: Sequence[Mapping[str, Any]] = (),
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.errors = [dict(error) for error in errors]
+        self.payload = dict(payload or {})
+        self.outcome = Outcome.APPLIED
+        places = ", ".join(".".join(str(part) for part in error.get("loc", ())) or "(root)" for error in self.errors)
+        super().__init__(
+            message
+            or f"The server's reply does not fit {model or 'the model'}{': ' + places if places else ''}. "
+            f"{self.outcome.sentence} The session goes on; the data is in .payload. Is the client's env package "
+            "of the same version as the server's?"
         )
 
 

@@ -1,0 +1,537 @@
+"""`EnvClient`: what a trainer holds.
+
+Here a method call becomes a request frame and a reply becomes a result, on the event loop where it belongs.
+What may be sent when is decided by the session machine; moving frames is the link's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import os
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+
+from openenv.core.client_types import StepResult
+from openenv.core.exceptions import ForeignLoopError, ForkedClientError
+from openenv.core.hooks import (
+    action_payload,
+    encode_request,
+    parse_model,
+    parse_result,
+    reconcile,
+    type_arguments,
+)
+from openenv.core.link import EnvLink
+from openenv.core.pending import PendingCall
+from openenv.core.session.client import ClientMachine
+from openenv.core.session.events import Event, Op
+from openenv.core.session.states import State
+from openenv.core.startup import ProvidedServer
+from openenv.core.transport.address import Address
+from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
+from openenv.core.transport.io_thread import IoThread
+from openenv.core.wire.messages import CallKind, Reply, request
+
+if TYPE_CHECKING:
+    from openenv.core.sync_client import SyncEnvClient
+
+__all__ = ["EnvClient", "StepResult"]
+
+logger = logging.getLogger("openenv.client")
+
+ActT = TypeVar("ActT")
+ObsT = TypeVar("ObsT")
+StateT = TypeVar("StateT")
+T = TypeVar("T")
+
+
+class _Unset(Enum):
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = _Unset.UNSET
+"""An argument that was not given; ``None`` means *no limit*."""
+
+Seconds = float | None
+MaybeSeconds = float | None | _Unset
+
+
+class _Holder:
+    """Keeps a client's link where its finalizer finds it."""
+
+    def __init__(self) -> None:
+        self.link: EnvLink | None = None
+        self.pid = os.getpid()
+
+
+def _release(holder: _Holder) -> None:
+    """Finalizer of a dropped client: say good-bye on the socket. A forked child leaves its parent's sockets alone."""
+    if holder.link is not None and holder.pid == os.getpid():
+        holder.link.abandon()
+
+
+class EnvClient(Generic[ActT, ObsT, StateT]):
+    """Client of one environment behind a WebSocket.
+
+    Subclass it with your models, ``class SudokuEnv(EnvClient[Move, Board, State]): pass``, and the hooks follow
+    them; or override `_step_payload`, `_parse_result` and `_parse_state`.
+
+    The methods are used in three ways. With ``await`` on an event loop. Through ``client.sync()``, which blocks and
+    is fully typed. Or bare: without a running loop a call runs to its end and returns its value; under a running
+    loop it returns a handle that can be awaited or whose result can be used.
+
+    **A lost session is never replaced silently.** When the connection breaks, step and state raise
+    `SessionLostError` until ``reset()`` has opened a new session and completed.
+
+    Args:
+        base_url: server address, as ``http://localhost:8000``. ``/ws`` is appended; a prefix and a query are kept.
+        connect_timeout_s: seconds for opening a connection, retries included. None for no limit.
+        message_timeout_s: seconds for a reset, step or state call, everything included. None for no limit.
+        max_message_size_mb: largest reply that is accepted, in millions of bytes. None for no limit.
+        websocket_ping_interval_s: seconds between keepalive pings. None for none.
+        websocket_ping_timeout_s: seconds to wait for a pong before the connection counts as dead. None for ever.
+        provider: starts the server if there is no ``base_url``, and is stopped by ``close()``.
+        mode: ``simulation`` or ``production``; default from ``OPENENV_CLIENT_MODE``, else ``simulation``.
+        headers: further headers of the WebSocket handshake, as ``{"Authorization": "Bearer ..."}``.
+        reset_timeout_s: seconds for a reset; default ``message_timeout_s``.
+        step_timeout_s: seconds for a step; default ``message_timeout_s``.
+        state_timeout_s: seconds for a state call; default ``message_timeout_s``.
+        io: ``auto`` keeps the session on the event loop that uses it; ``thread`` puts it on the I/O thread, so that a
+            blocked loop does not lose it and several loops can share it.
+        require_reset: refuse step and state before the first reset, rather than warn once.
+
+    Raises:
+        ValueError: no usable address and no provider, an unknown mode, or a bad number.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        connect_timeout_s: float | None = 10.0,
+        message_timeout_s: float | None = 60.0,
+        max_message_size_mb: float | None = 100.0,
+        websocket_ping_interval_s: float | None = 20.0,
+        websocket_ping_timeout_s: float | None = 20.0,
+        provider: Any = None,
+        mode: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        reset_timeout_s: MaybeSeconds = UNSET,
+        step_timeout_s: MaybeSeconds = UNSET,
+        state_timeout_s: MaybeSeconds = UNSET,
+        io: Literal["auto", "thread"] = "auto",
+        require_reset: bool = False,
+    ) -> None:
+        if base_url is None and provider is None:
+            raise ValueError("EnvClient requires either base_url or provider.")
+        if io not in ("auto", "thread"):
+            raise ValueError(f'io must be "auto" or "thread", not {io!r}.')
+        self._address = None if base_url is None else Address.parse(base_url)
+        self._base_url = base_url
+        self._mode = _mode(mode)
+        self._headers = dict(headers or {})
+        self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
+        message = _seconds("message_timeout_s", message_timeout_s)
+        self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
+        for op, given in ((Op.RESET, reset_timeout_s), (Op.STEP, step_timeout_s), (Op.STATE, state_timeout_s)):
+            name = f"{op.value}_timeout_s"
+            self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (_seconds(name, given), name)
+        self._timeouts[Op.TOOL] = (message, "message_timeout_s")
+        self._max_bytes = None if max_message_size_mb is None else int(max_message_size_mb * 1_000_000)
+        self._ping = (websocket_ping_interval_s, websocket_ping_timeout_s)
+        self._io = io
+        self._require_reset = require_reset
+        self._server = None if provider is None else ProvidedServer(provider, base_url)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Everything that a child session does not share with its parent."""
+        self._machine = ClientMachine(require_reset=self._require_reset, url=self._shown_url)
+        self._holder = _Holder()
+        self._pending: list[PendingCall[Any]] = []
+        self._children: list[weakref.ref[EnvClient[Any, Any, Any]]] = []
+        self._sync: SyncEnvClient[ActT, ObsT, StateT] | None = None
+        self._warned_step_arguments = False
+        weakref.finalize(self, _release, self._holder)
+
+    # ------------------------------------------------------------------ hooks
+
+    def _step_payload(self, action: ActT) -> dict[str, Any]:
+        """The ``data`` of a step request. Default: the action's fields.
+
+        Raises:
+            ActionValidationError: the action has no fields, or one of them no JSON form.
+        """
+        return action_payload(action)
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[ObsT]:
+        """A result from the ``data`` of an observation frame. Default: by the class's second type parameter.
+
+        Raises:
+            ReplyValidationError: the observation does not fit.
+        """
+        return parse_result(type_arguments(type(self), EnvClient)[1], payload)
+
+    def _parse_state(self, payload: dict[str, Any]) -> StateT:
+        """A state from the ``data`` of a state frame. Default: by the class's third type parameter.
+
+        Raises:
+            ReplyValidationError: the state does not fit.
+        """
+        state: StateT = parse_model(type_arguments(type(self), EnvClient)[2], payload)
+        return state
+
+    # ------------------------------------------------------------------ the public calls
+
+    if TYPE_CHECKING:
+
+        async def connect(self) -> Self:
+            """Open the session's connection, if it is not open. Never clears a loss.
+
+            Raises:
+                ConnectError: it could not be opened in ``connect_timeout_s``.
+            """
+            ...
+
+        async def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+            """Start an episode; opens a new session if there is none or the old one is lost.
+
+            Args:
+                timeout_s: seconds for this call, connecting included; None for no limit.
+                **kwargs: ``seed``, ``episode_id`` and whatever else the environment's reset takes.
+
+            Returns:
+                The first observation.
+
+            Raises:
+                ConnectError: no session could be opened; `CapacityError` if the server is full.
+                CallTimeoutError: no answer in time.
+                EnvExecutionError: the environment raised.
+            """
+            ...
+
+        async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+            """Apply one action, at most once.
+
+            Args:
+                action: the action.
+                timeout_s: seconds for this call; None for no limit.
+
+            Returns:
+                Observation, reward and done.
+
+            Raises:
+                SessionLostError: the session is gone; raised until a ``reset()`` has completed.
+                InvalidActionError: the environment does not allow it; nothing changed.
+                ActionValidationError: the action does not fit or does not encode; nothing was applied.
+                EnvExecutionError: the environment raised.
+                CallTimeoutError: no answer in time; the session is lost unless the server numbers its calls.
+                MessageTooLargeError: action or observation is over a limit.
+                SessionClosedError: the client was closed.
+            """
+            ...
+
+        async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
+            """Read the environment's state.
+
+            Args:
+                timeout_s: seconds for this call; None for no limit.
+
+            Raises:
+                SessionLostError: the session is gone; raised until a ``reset()`` has completed.
+                CallTimeoutError: no answer in time.
+            """
+            ...
+
+        async def disconnect(self) -> None:
+            """End the session, but keep a provider's server."""
+            ...
+
+        async def close(self) -> None:
+            """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
+            ...
+
+        async def new_session(self) -> Self:
+            """A second client of the same server with a session of its own; closed with this one.
+
+            Raises:
+                ConnectError: its connection could not be opened.
+            """
+            ...
+
+    else:
+
+        def connect(self):
+            return self._dispatch("connect", self._connect_async)
+
+        def reset(self, **kwargs):
+            return self._dispatch("reset", lambda: self._reset_async(**kwargs))
+
+        def step(self, action, **kwargs):
+            return self._dispatch("step", lambda: self._step_async(action, **kwargs))
+
+        def state(self, **kwargs):
+            return self._dispatch("state", lambda: self._state_async(**kwargs))
+
+        def disconnect(self):
+            return self._dispatch("disconnect", self._disconnect_async)
+
+        def close(self):
+            return self._dispatch("close", self._close_async)
+
+        def new_session(self):
+            return self._dispatch("new_session", self._new_session_async)
+
+    def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
+        """This client with blocking methods; always the same object."""
+        if self._sync is None:
+            from openenv.core.sync_client import SyncEnvClient
+
+            self._sync = SyncEnvClient(self)
+        return self._sync
+
+    @property
+    def base_url(self) -> str | None:
+        """The address that was given; None if a provider decides it."""
+        return self._base_url
+
+    @property
+    def mode(self) -> str:
+        """``simulation`` or ``production``."""
+        return self._mode
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __enter__(self) -> Self:
+        self._blocking("connect", self._connect_async)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._blocking("close", self._close_async)
+
+    def __repr__(self) -> str:
+        where = f"{self._shown_url}, mode={self._mode}, {self._machine.state.value}"
+        return f"<{type(self).__name__} {where}, session {self._machine.number}>"
+
+    # ------------------------------------------------------------------ the same calls as coroutines
+
+    async def _connect_async(self) -> Self:
+        await self._call(Op.CONNECT)
+        return self
+
+    async def _reset_async(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        episode = kwargs.get("episode_id")
+        frame = request(CallKind.RESET, kwargs)
+        reply = await self._call(
+            Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
+        )
+        return reconcile(self._parse_result(reply.data))
+
+    async def _step_async(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        if kwargs and not self._warned_step_arguments:
+            self._warned_step_arguments = True
+            logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
+        frame = request(CallKind.STEP, self._step_payload(action))
+        reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
+        return reconcile(self._parse_result(reply.data))
+
+    async def _state_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
+        reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
+        return self._parse_state(reply.data)
+
+    async def _disconnect_async(self) -> None:
+        await self._end()
+
+    async def _close_async(self) -> None:
+        children = [child for ref in self._children if (child := ref()) is not None]
+        self._children.clear()
+        for child in children:
+            await child._close_async()
+        await self._end()
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _new_session_async(self) -> Self:
+        child = copy.copy(self)
+        child._server = None
+        child._begin()
+        self._children = [ref for ref in self._children if ref() is not None]
+        self._children.append(weakref.ref(child))
+        await child._connect_async()
+        return child
+
+    async def _send_and_receive(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request frame given as a dict, and return its reply frame as a dict; for subclasses.
+
+        Raises:
+            ValueError: its type is not ``reset``, ``step``, ``state`` or ``mcp``.
+        """
+        kind = CallKind(str(message.get("type")))
+        op = Op.TOOL if kind is CallKind.MCP else Op(kind.value)
+        reply = await self._call(op, message)
+        return {"type": reply.kind, "data": reply.data}
+
+    async def _call(
+        self,
+        op: Op,
+        frame: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: MaybeSeconds = UNSET,
+        episode_id: str | None = None,
+    ) -> Reply:
+        data = b"" if frame is None else encode_request(frame)
+        seconds, setting = self._timeouts[op]
+        if timeout_s is not UNSET:
+            seconds, setting = _seconds("timeout_s", timeout_s), "timeout_s"
+        reply = await self._bind().call(
+            op,
+            data,
+            timeout_s=seconds,
+            setting=setting,
+            connect_timeout_s=self._connect_timeout,
+            episode_id=episode_id,
+        )
+        return reply or Reply("none")
+
+    async def _end(self) -> None:
+        if self._holder.link is None:  # never used: nothing is open
+            self._machine.handle(Event.CLOSE)
+        else:
+            await self._bind().close()
+
+    # ------------------------------------------------------------------ which loop, which thread
+
+    def _dispatch(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Any:
+        """A bare call: its value without a running loop, a handle under one."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._blocking(name, work)
+        call = PendingCall[T](
+            name,
+            here=lambda: self._await_here(name, work),
+            blocking=lambda: self._blocking(name, work),
+            started=self._begin_pending,
+        )
+        self._pending.append(call)
+        return call
+
+    def _begin_pending(self, call: PendingCall[Any]) -> list[PendingCall[Any]]:
+        """Take a call that begins, and all that were made before it, off the list of those not begun."""
+        if call not in self._pending:
+            return []
+        position = self._pending.index(call)
+        earlier = self._pending[:position]
+        del self._pending[: position + 1]
+        return earlier
+
+    def _blocking(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a call on the I/O thread and wait for it."""
+        self._check_process()
+        link = self._holder.link
+        if link is not None and not IoThread.owns(link.loop) and not self._may_move(link):
+            raise ForeignLoopError
+        return IoThread.shared().run(work, lambda: self._interrupted(name))
+
+    async def _await_here(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a call for the event loop that awaits it: on that loop, or on the I/O thread if the session is there."""
+        self._check_process()
+        link = self._holder.link
+        on_thread = self._io == "thread" or (link is not None and IoThread.owns(link.loop))
+        if not on_thread or IoThread.owns(asyncio.get_running_loop()):
+            return await work()
+        return await IoThread.shared().bridge(work, lambda: self._interrupted(name))
+
+    def _interrupted(self, name: str) -> None:
+        link = self._holder.link
+        if link is not None and name in ("reset", "step"):
+            link.interrupted(Op(name))
+
+    def _bind(self) -> EnvLink:
+        """The link on the running event loop.
+
+        Raises:
+            ForeignLoopError: the session lives on another loop that is not closed.
+            ForkedClientError: this is a forked child of the process that made the client.
+        """
+        self._check_process()
+        link = self._holder.link
+        if link is not None:
+            if link.loop is asyncio.get_running_loop():
+                return link
+            if not self._may_move(link):
+                raise ForeignLoopError
+            if link.loop.is_closed():
+                link.loop_closed()
+        self._holder.link = EnvLink(self._machine, self._connect_once)
+        return self._holder.link
+
+    def _may_move(self, link: EnvLink) -> bool:
+        return link.loop.is_closed() or self._machine.state in (State.NEW, State.CLOSED)
+
+    def _check_process(self) -> None:
+        if self._holder.pid != os.getpid():
+            raise ForkedClientError
+
+    async def _connect_once(self) -> WebSocketTransport:
+        address = self._address
+        if self._server is not None:
+            address = Address.parse(await self._server.base_url())
+        assert address is not None, "a client has an address or a provider"
+        connector = WebSocketConnector(
+            address=address,
+            headers=self._headers,
+            ping_interval_s=self._ping[0],
+            ping_timeout_s=self._ping[1],
+            max_message_bytes=self._max_bytes,
+        )
+        return await connector()
+
+    # ------------------------------------------------------------------ names that env packages touch
+
+    @property
+    def _shown_url(self) -> str:
+        return "a provided server" if self._address is None else self._address.shown
+
+    @property
+    def _ws_url(self) -> str | None:
+        return None if self._address is None else self._address.url
+
+    @property
+    def _ws(self) -> Any:
+        """The open WebSocket connection, or None. To look at; frames sent on it bypass every guarantee."""
+        link = self._holder.link
+        transport = None if link is None else link.transport
+        return transport.connection if isinstance(transport, WebSocketTransport) else None
+
+
+def _mode(mode: str | None) -> str:
+    chosen = (mode or os.environ.get("OPENENV_CLIENT_MODE") or "simulation").lower()
+    if chosen not in ("simulation", "production"):
+        raise ValueError(f"Invalid mode: {chosen!r}. Must be 'simulation' or 'production'.")
+    return chosen
+
+
+def _seconds(name: str, value: float | _Unset | None) -> Seconds:
+    if value is None or value is UNSET:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} must be a positive number of seconds, or None for no limit, not {value!r}.")
+    return float(value)

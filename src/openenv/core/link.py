@@ -1,0 +1,319 @@
+"""Runs a client machine over a transport, on one event loop.
+
+The rules are in the machine; here are its hands: the queue of callers, the dial, the reader, the clock.
+A link lives on the event loop it was made on. Its machine may outlive it and go on with another link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
+from openenv.core.session.client import ClientMachine
+from openenv.core.session.events import (
+    Call,
+    CloseSocket,
+    Complete,
+    Dial,
+    DialFailure,
+    Drop,
+    Effect,
+    Event,
+    Fail,
+    GaveUp,
+    Log,
+    Op,
+    Oversized,
+    Send,
+)
+from openenv.core.session.states import State
+from openenv.core.transport.base import Connector, DialError, FrameTransport, TransportClosed
+from openenv.core.wire.json_codec import MalformedFrame, decode, encode
+from openenv.core.wire.messages import Reply, close_message, reply_from_frame
+
+__all__ = ["EnvLink"]
+
+logger = logging.getLogger("openenv.client")
+
+GOODBYE = encode(close_message())
+
+_EVENT = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET}
+
+
+class EnvLink:
+    """One client's connection to its server.
+
+    Args:
+        machine: the client's session machine.
+        connector: dials the server once.
+    """
+
+    def __init__(self, machine: ClientMachine, connector: Connector) -> None:
+        self.machine = machine
+        self.loop = asyncio.get_running_loop()
+        self._connector = connector
+        self._turns = asyncio.Lock()  # served first come, first served
+        self._transport: FrameTransport | None = None
+        self._dialing: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
+        self._answer: asyncio.Future[Reply | None] | None = None
+        self._frames: dict[Call, bytes] = {}
+        self._unsent: Call | None = None
+
+    @property
+    def transport(self) -> FrameTransport | None:
+        """The open connection, if there is one."""
+        return self._transport
+
+    # ------------------------------------------------------------------ calls
+
+    async def call(
+        self,
+        op: Op,
+        frame: bytes = b"",
+        *,
+        timeout_s: float | None,
+        setting: str,
+        connect_timeout_s: float | None,
+        episode_id: str | None = None,
+    ) -> Reply | None:
+        """Make one call, in its turn.
+
+        Args:
+            op: what is asked.
+            frame: its request frame; empty for CONNECT.
+            timeout_s: seconds for everything: waiting for a turn, connecting, sending, receiving; None for no limit.
+            setting: name of the argument behind ``timeout_s``, for the error text.
+            connect_timeout_s: seconds of these for opening a connection.
+            episode_id: the episode that a reset asks for.
+
+        Returns:
+            The reply; None for CONNECT.
+
+        Raises:
+            OpenEnvError: the call failed; its ``outcome`` says whether it was applied.
+        """
+        now = self.loop.time()
+        deadline = None if timeout_s is None else now + timeout_s
+        dials = [end for end in (deadline, None if connect_timeout_s is None else now + connect_timeout_s) if end]
+        call = self.machine.new_call(
+            op,
+            deadline=deadline,
+            dial_deadline=min(dials, default=None),
+            timeout_s=timeout_s,
+            setting=setting,
+            size=len(frame),
+            episode_id=episode_id,
+        )
+        try:
+            async with asyncio.timeout_at(deadline) as scope:
+                async with self._turns:
+                    return await self._in_turn(call, frame, scope)
+        except TimeoutError as error:
+            if isinstance(error, OpenEnvError):
+                raise
+            detail = "an earlier call of this client is still running"
+            raise CallTimeoutError(
+                operation=op.value,
+                timeout_s=timeout_s,
+                setting=setting,
+                outcome=Outcome.NOT_APPLIED,
+                detail=detail,
+            ) from None
+
+    async def _in_turn(self, call: Call, frame: bytes, scope: asyncio.Timeout) -> Reply | None:
+        answer: asyncio.Future[Reply | None] = self.loop.create_future()
+        self._answer = answer
+        self._frames[call] = frame
+        try:
+            self._feed(_EVENT.get(call.op, Event.CALL), call)
+            try:
+                await self._flush()
+                dial_end = call.dial_deadline
+                if dial_end is not None and self.machine.state is State.OPENING:
+                    return await self._await_opening(call, answer, dial_end)
+                return await answer
+            except asyncio.CancelledError:
+                return self._given_up(call, answer, scope)
+        finally:
+            self._answer = None
+            del self._frames[call]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen: a caller that was cancelled does not take it
+
+    async def _await_opening(self, call: Call, answer: asyncio.Future[Reply | None], end: float) -> Reply | None:
+        """Opening has a time of its own, except for a client that is on its way back from a loss."""
+
+        def too_late() -> None:
+            opening = self.machine.call is call and self.machine.state is State.OPENING
+            if opening and self.machine.loss is None:
+                self._feed(Event.GAVE_UP, GaveUp("timeout", call))
+
+        timer = self.loop.call_at(end, too_late)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _given_up(self, call: Call, answer: asyncio.Future[Reply | None], scope: asyncio.Timeout) -> Reply | None:
+        """The time is over, or the caller was cancelled, while the call had its turn."""
+        timed_out = scope.expired()
+        if answer.done() and timed_out:
+            return answer.result()  # it arrived at the last moment
+        if not answer.done() or answer.exception() is None:
+            self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call))
+        if timed_out:
+            return answer.result()
+        raise asyncio.CancelledError
+
+    def interrupted(self, op: Op) -> None:
+        """A finished call whose result reached nobody (its thread was interrupted)."""
+        if self.machine.call is None:
+            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op)))
+
+    async def close(self) -> None:
+        """End the session. Bounded: about a second, whatever the server does."""
+        self._feed(Event.CLOSE)
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until the sockets that were let go of are closed."""
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def loop_closed(self) -> None:
+        """The event loop of this link was closed: its session is lost, for nobody can read its connection."""
+        for effect in self.machine.handle(Event.LOOP_CLOSED):
+            if isinstance(effect, Log):
+                logger.warning("%s", effect.text)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Nobody uses this connection any more. Callable from any thread, also when the loop is closed."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.farewell(GOODBYE)
+
+    # ------------------------------------------------------------------ the machine's hands
+
+    def _feed(self, event: Event, payload: Any = None) -> None:
+        self._carry_out(self.machine.handle(event, payload, self.loop.time()))
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(call):
+                    self._unsent = call
+                case Complete(_, reply):
+                    self._resolve(reply, None)
+                case Fail(_, error):
+                    self._resolve(None, error)
+                case Dial(delay):
+                    self._dialing = self._spawn(self._dial(delay))
+                case CloseSocket(goodbye):
+                    self._let_go(goodbye)
+                case Log(text):
+                    logger.warning("%s", text)
+
+    def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
+        answer = self._answer
+        if answer is None or answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(reply)
+
+    async def _flush(self) -> None:
+        """Write the frame that the machine wants sent."""
+        call, self._unsent = self._unsent, None
+        transport = self._transport
+        if call is None or transport is None:
+            return
+        try:
+            await transport.send(self._frames[call])
+        except TransportClosed:
+            pass  # the reader meets the same end and tells the machine how it came
+
+    async def _dial(self, delay: float) -> None:
+        me = asyncio.current_task()
+        try:
+            if delay:
+                await asyncio.sleep(delay)
+            transport = await self._connector()
+        except DialError as error:
+            self._dial_over(me, Event.DIAL_FAILED, error.failure)
+            return
+        except OpenEnvError as error:
+            self._dial_over(me, Event.DIAL_FAILED, DialFailure(error, retryable=False))
+            return
+        except Exception as error:  # whatever a connector raises, the caller who waits for it must hear of it
+            failure = ConnectError(f"Failed to connect: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._dial_over(me, Event.DIAL_FAILED, DialFailure(failure, retryable=False))
+            return
+        if self._dialing is not me:
+            transport.abort()
+            return
+        self._transport = transport
+        self._spawn(self._read(transport))
+        self._dial_over(me, Event.OPENED, False)
+        await self._flush()
+
+    def _dial_over(self, task: asyncio.Task[Any] | None, event: Event, payload: Any) -> None:
+        """Tell the machine, unless this dial was given up in the meantime."""
+        if self._dialing is task:
+            self._dialing = None
+            self._feed(event, payload)
+
+    async def _read(self, transport: FrameTransport) -> None:
+        while True:
+            try:
+                frame = await transport.receive()
+            except TransportClosed as closed:
+                self._dropped(transport, closed.drop)
+                return
+            except Exception as error:  # a reader that ended without a word would leave its caller waiting
+                transport.abort()
+                self._dropped(transport, Drop(detail=f"reading failed with {type(error).__name__}: {error}"))
+                return
+            if transport is not self._transport:
+                return
+            if isinstance(frame, Oversized):
+                self._feed(Event.OVERSIZED, frame)
+                continue
+            try:
+                reply = reply_from_frame(decode(frame))
+            except MalformedFrame as error:
+                reply = Reply("malformed", {"message": str(error)})
+            self._feed(Event.RECEIVED, reply)
+
+    def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
+        if transport is self._transport:
+            self._transport = None
+            self._feed(Event.DROPPED, drop)
+
+    def _let_go(self, goodbye: bool) -> None:
+        dialing, self._dialing = self._dialing, None
+        if dialing is not None:
+            dialing.cancel()
+        transport, self._transport = self._transport, None
+        self._unsent = None
+        if transport is None:
+            return
+        if not goodbye:
+            transport.abort()
+            return
+        task = self._spawn(transport.close(GOODBYE))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,205 @@
+"""The asyncio transport, on `websockets`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidProxy,
+    InvalidStatus,
+    InvalidURI,
+    ProxyError,
+    SecurityError,
+    WebSocketException,
+)
+from websockets.frames import Close, Frame, Opcode
+
+from openenv.core.exceptions import ConnectError, Outcome
+from openenv.core.session.events import DialFailure, Drop, Oversized
+from openenv.core.transport.address import Address
+from openenv.core.transport.base import DialError, TransportClosed
+
+__all__ = ["WebSocketConnector", "WebSocketTransport"]
+
+CLOSE_TIMEOUT_S = 0.4
+"""How long a peer has to answer a close frame, and to let go of the TCP connection, before it is cut."""
+
+_RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_STATUS_HINTS = {
+    401: "the server wants a token: a private Space needs an Authorization header",
+    403: "the server refused it: a private Space without a valid token, a foreign origin, or no /ws route here",
+    404: "there is no environment server at this path: check the address, or the Space's name and visibility",
+    429: "too many requests: the host is limiting this client",
+    500: "the server failed while it answered the handshake",
+    502: "the host cannot reach the server: it may be starting, or it has crashed",
+    503: "the server is not ready: a sleeping Space wakes up in a minute or two",
+    504: "the host waited too long for the server: it may still be starting",
+}
+
+
+class _ConnectionLog(logging.LoggerAdapter[logging.Logger]):
+    """`websockets` reports every dead connection as an error; here the session machine tells of it, once."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        super().log(logging.DEBUG, msg, *args, **kwargs)
+
+
+_log = _ConnectionLog(logging.getLogger("openenv.client.websockets"), {})
+
+
+def _user_agent() -> str:
+    try:
+        return f"openenv/{version('openenv')}"
+    except PackageNotFoundError:
+        return "openenv"
+
+
+@dataclass(frozen=True)
+class WebSocketConnector:
+    """Dials one address, once a call.
+
+    Attributes:
+        address: where to.
+        headers: further headers of the handshake.
+        ping_interval_s: seconds between keepalive pings; None for none.
+        ping_timeout_s: seconds to wait for a pong before the connection counts as dead; None for ever.
+        max_message_bytes: largest reply that is given to a caller; None for no limit. A larger one costs its call,
+            not the session; only past twice that the connection ends.
+    """
+
+    address: Address
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    ping_interval_s: float | None = 20.0
+    ping_timeout_s: float | None = 20.0
+    max_message_bytes: int | None = None
+
+    async def __call__(self) -> WebSocketTransport:
+        """Open the connection.
+
+        Raises:
+            DialError: it failed; says whether another try may go better.
+        """
+        limit = self.max_message_bytes
+        try:
+            connection = await connect(
+                self.address.url,
+                additional_headers=dict(self.headers) or None,
+                user_agent_header=_user_agent(),
+                compression=None,
+                proxy=None if self.address.loopback else True,
+                open_timeout=None,
+                close_timeout=CLOSE_TIMEOUT_S,
+                ping_interval=self.ping_interval_s,
+                ping_timeout=self.ping_timeout_s,
+                max_size=None if limit is None else 2 * limit + 1_000_000,
+                logger=_log,
+            )
+        except (TimeoutError, OSError, WebSocketException, EOFError, ValueError) as error:
+            raise DialError(self._failure(error)) from error
+        return WebSocketTransport(connection, limit)
+
+    def _failure(self, error: Exception) -> DialFailure:
+        status = error.response.status_code if isinstance(error, InvalidStatus) else None
+        retryable = status in _RETRYABLE_STATUS if status is not None else _may_pass(error)
+        message = f"Failed to connect to {self.address.shown}: {_reason(error, status)}. {Outcome.NOT_APPLIED.sentence}"
+        connect_error = ConnectError(message, url=self.address.shown, status=status)
+        connect_error.__cause__ = error
+        return DialFailure(connect_error, retryable=retryable)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    if isinstance(error, ssl.SSLCertVerificationError | InvalidURI | InvalidProxy | SecurityError | UnicodeError):
+        return False
+    return isinstance(error, OSError | EOFError | InvalidHandshake | ProxyError)
+
+
+def _reason(error: Exception, status: int | None) -> str:
+    if status is not None:
+        hint = _STATUS_HINTS.get(status, "the handshake was refused")
+        return f"HTTP {status}, {hint}"
+    if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
+        return "connection refused, nothing listens there (yet)"
+    if isinstance(error, socket.gaierror):
+        return f"the host name cannot be resolved ({error.strerror or error})"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or error}); is it an http:// server?"
+    if isinstance(error, InvalidHandshake):
+        return f"the peer does not speak WebSocket there ({error})"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class WebSocketTransport:
+    """One open WebSocket. See `FrameTransport`."""
+
+    def __init__(self, connection: ClientConnection, max_message_bytes: int | None) -> None:
+        self.connection = connection
+        self._limit = max_message_bytes
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self.connection.send(data, text=True)
+        except (ConnectionClosed, OSError) as error:
+            raise TransportClosed(_drop(error)) from error
+
+    async def receive(self) -> str | bytes | Oversized:
+        try:
+            frame = await self.connection.recv(decode=False)
+        except (ConnectionClosed, OSError) as error:
+            raise TransportClosed(_drop(error)) from error
+        if self._limit is not None and len(frame) > self._limit:
+            return Oversized(len(frame), self._limit)
+        return frame
+
+    async def close(self, goodbye: bytes | None = None) -> None:
+        try:
+            async with asyncio.timeout(2 * CLOSE_TIMEOUT_S):
+                if goodbye is not None:
+                    await self.connection.send(goodbye, text=True)
+                await self.connection.close()
+        except (TimeoutError, ConnectionClosed, OSError):
+            pass  # the peer is gone or does not answer: nothing is left to say
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        self.connection.transport.abort()
+
+    def farewell(self, goodbye: bytes) -> None:
+        sock = self.connection.transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return
+        try:
+            if self.connection.transport.get_extra_info("ssl_object") is None:
+                frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
+                sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
+            sock._sock.shutdown(socket.SHUT_RDWR)
+        except (OSError, AttributeError):
+            pass  # best effort: the server notices a closed socket as well
+
+
+def _drop(error: Exception) -> Drop:
+    """Read how a connection ended. A close code that only we sent is ours."""
+    if not isinstance(error, ConnectionClosed):
+        return Drop(detail=f"{type(error).__name__}: {error}")
+    if error.rcvd is not None and not (error.sent is not None and error.rcvd_then_sent is False):
+        text = f" ({error.rcvd.reason})" if error.rcvd.reason else ""
+        return Drop(error.rcvd.code, error.rcvd.reason, f"the server closed the connection{text}")
+    if error.sent is not None:
+        silent = "keepalive" in error.sent.reason
+        detail = "the server stopped answering pings" if silent else f"the connection failed ({error.sent.reason})"
+        return Drop(error.sent.code, error.sent.reason, detail, by_us=True)
+    cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
+    return Drop(detail=f"the connection was cut without a close frame{cause}")
