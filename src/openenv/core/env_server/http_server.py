@@ -1,0 +1,318 @@
+"""Wiring: an environment factory becomes a FastAPI app. The rules live in the modules that this one connects.
+
+`create_app` is what env packages call. `HTTPEnvServer` adds the routes to an app of your own.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import typing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, WebSocket
+
+from openenv.core.env_server.http import HTTPRoutes
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.runner import EnvThread
+from openenv.core.env_server.sessions import SessionManager, Setup
+from openenv.core.env_server.signals import early_drain
+from openenv.core.env_server.types import (
+    Action,
+    ConcurrencyConfig,
+    Observation,
+    ServerCapacityStatus,
+    ServerMode,
+    SessionInfo,
+    State,
+)
+from openenv.core.env_server.ws import PlainSocket
+from openenv.core.exceptions import ConcurrencyConfigurationError, SessionNotFoundError
+
+__all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
+
+logger = logging.getLogger("openenv.server")
+
+Factory = Callable[[], Any]
+
+
+class HTTPEnvServer:
+    """Serves environments of one kind, one per session.
+
+    Args:
+        env: makes an environment: its class, or a callable without arguments.
+        action_cls: its action class.
+        observation_cls: its observation class.
+        max_concurrent_envs: most environments alive at any moment; 1 by default.
+        concurrency_config: the same and more, instead of ``max_concurrent_envs``.
+        env_name: name in the task routes; the class name by default.
+        state_cls: its state class.
+        reset_observation_cls: class of the observation that reset returns, if it is another one.
+        strict_http: refuse ``/step`` and ``/state`` without a session header (409); by default
+            ``OPENENV_STRICT_HTTP`` decides.
+        drain_grace_s: seconds that running calls may take after SIGTERM; by default
+            ``OPENENV_DRAIN_GRACE_S``, else 10.
+
+    Raises:
+        TypeError: ``env`` is not a factory.
+        ValueError: both capacity arguments were given.
+        ConcurrencyConfigurationError: the class does not allow more than one session.
+    """
+
+    def __init__(
+        self,
+        env: Factory,
+        action_cls: type[Action],
+        observation_cls: type[Observation],
+        max_concurrent_envs: int | None = None,
+        concurrency_config: ConcurrencyConfig | None = None,
+        env_name: str | None = None,
+        state_cls: type[State] = State,
+        *,
+        reset_observation_cls: type[Observation] | None = None,
+        strict_http: bool | None = None,
+        drain_grace_s: float | None = None,
+    ) -> None:
+        _require_factory(env)
+        self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
+        self.action_cls = action_cls
+        self.observation_cls = observation_cls
+        self.reset_observation_cls = reset_observation_cls
+        self.state_cls = state_cls
+        self.env_class = _class_of(env)
+        self.factory_name = _name_of(env, self.env_class)
+        self.env_name = env_name or self.factory_name
+        self.strict_http = _flag("OPENENV_STRICT_HTTP") if strict_http is None else strict_http
+        if self.env_class is not None:
+            self._check(self.env_class, self.factory_name)
+        grace = float(os.environ.get("OPENENV_DRAIN_GRACE_S") or 10.0) if drain_grace_s is None else drain_grace_s
+        shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
+        self.sessions = SessionManager(
+            Setup(
+                factory=env,
+                name=self.factory_name,
+                check=lambda made: self._check(made, type(made).__name__),
+                thread=EnvThread("shared") if shared else None,
+            ),
+            max_sessions=self.max_concurrent_envs,
+            drain_grace_s=grace,
+        )
+
+    def _check(self, env: object, name: str) -> None:
+        """Refuse several sessions of a class that allows one; an instance tells where a factory hides its class."""
+        if self.max_concurrent_envs > 1 and not getattr(env, "SUPPORTS_CONCURRENT_SESSIONS", False):
+            raise ConcurrencyConfigurationError(name, self.max_concurrent_envs)
+
+    # ------------------------------------------------------------ what is going on
+
+    @property
+    def max_concurrent_envs(self) -> int:
+        """Most environments alive at any moment."""
+        return self.concurrency_config.max_concurrent_envs
+
+    @property
+    def active_sessions(self) -> int:
+        """Environments alive now, also those that are being built or closed."""
+        return self.sessions.active
+
+    @property
+    def is_concurrency_safe(self) -> bool:
+        """Whether the environment class says that it may live several times in one process."""
+        return bool(getattr(self.env_class, "SUPPORTS_CONCURRENT_SESSIONS", False))
+
+    def get_capacity_status(self) -> ServerCapacityStatus:
+        """How full the server is."""
+        return self.sessions.capacity
+
+    def get_session_info(self, session_id: str) -> SessionInfo | None:
+        """What is known of an open session; None if there is none of this id."""
+        try:
+            return self.sessions.get(session_id).info
+        except SessionNotFoundError:
+            return None
+
+    # ------------------------------------------------------------ routes
+
+    def register_routes(self, app: FastAPI, mode: ServerMode | str = ServerMode.SIMULATION) -> None:
+        """Add the routes to an app, and the drain to its shutdown.
+
+        Args:
+            app: the app.
+            mode: ``production`` leaves out ``/reset``, ``/step`` and ``/state``.
+
+        Raises:
+            ValueError: there is no such mode.
+        """
+        timeout = self.concurrency_config.session_timeout
+
+        @app.websocket("/ws")
+        async def ws(socket: WebSocket) -> None:
+            await PlainSocket(socket, self.sessions, self.action_cls, timeout).serve()
+
+        HTTPRoutes(self).register(app, _mode(mode))
+        app.state.openenv_server = self
+        outer = app.router.lifespan_context
+
+        @asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+            async with outer(app) as state:
+                self.sessions.start()
+                with early_drain(self.sessions.begin_drain):
+                    yield state
+                await self.sessions.drain()
+
+        app.router.lifespan_context = lifespan
+
+
+def create_fastapi_app(
+    env: Factory,
+    action_cls: type[Action],
+    observation_cls: type[Observation],
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    env_name: str | None = None,
+    state_cls: type[State] = State,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type[Observation] | None = None,
+    strict_http: bool | None = None,
+    drain_grace_s: float | None = None,
+) -> FastAPI:
+    """Make an app that serves environments.
+
+    Args:
+        env: makes an environment: its class, or a callable without arguments.
+        action_cls: its action class.
+        observation_cls: its observation class.
+        max_concurrent_envs: most sessions at once; 1 by default.
+        concurrency_config: the same and more, instead of ``max_concurrent_envs``.
+        env_name: name in the task routes.
+        state_cls: its state class.
+        mode: ``simulation`` or ``production``; by default ``OPENENV_MODE`` decides, else simulation.
+        reset_observation_cls: class of the observation that reset returns, if it is another one.
+        strict_http: see `HTTPEnvServer`.
+        drain_grace_s: see `HTTPEnvServer`.
+
+    Returns:
+        The app; its server is ``app.state.openenv_server``.
+
+    Raises:
+        TypeError: ``env`` is not a factory.
+        ValueError: no such mode, or both capacity arguments were given.
+        ConcurrencyConfigurationError: the class does not allow more than one session.
+    """
+    chosen = _mode(mode if mode is not None else os.environ.get("OPENENV_MODE") or ServerMode.SIMULATION)
+    server = HTTPEnvServer(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        reset_observation_cls=reset_observation_cls,
+        strict_http=strict_http,
+        drain_grace_s=drain_grace_s,
+    )
+    app = FastAPI(title="OpenEnv Environment HTTP API", version="1.0.0")
+    server.register_routes(app, chosen)
+    return app
+
+
+def create_app(
+    env: Factory,
+    action_cls: type[Action],
+    observation_cls: type[Observation],
+    env_name: str | None = None,
+    max_concurrent_envs: int | None = None,
+    concurrency_config: ConcurrencyConfig | None = None,
+    gradio_builder: Callable[..., Any] | None = None,
+    custom_tab_name: str = "Custom",
+    custom_tab_primary: bool = False,
+    show_default_tab: bool = True,
+    title_override: str | None = None,
+    state_cls: type[State] = State,
+    *,
+    mode: ServerMode | str | None = None,
+    reset_observation_cls: type[Observation] | None = None,
+    strict_http: bool | None = None,
+    drain_grace_s: float | None = None,
+) -> FastAPI:
+    """Make an app that serves environments; what env packages call.
+
+    The arguments of the web interface (``gradio_builder`` to ``title_override``) are accepted and not used yet.
+    For the others, for what it returns and what it raises see `create_fastapi_app`; mind that the order of the
+    positional arguments differs.
+    """
+    if _flag("ENABLE_WEB_INTERFACE"):
+        logger.warning("ENABLE_WEB_INTERFACE is set, but this version has no web interface: serving without it")
+    return create_fastapi_app(
+        env,
+        action_cls,
+        observation_cls,
+        max_concurrent_envs,
+        concurrency_config,
+        env_name,
+        state_cls,
+        mode=mode,
+        reset_observation_cls=reset_observation_cls,
+        strict_http=strict_http,
+        drain_grace_s=drain_grace_s,
+    )
+
+
+# ---------------------------------------------------------------- reading the arguments
+
+
+def _require_factory(env: object) -> None:
+    name = type(env).__name__
+    if isinstance(env, Environment):
+        raise TypeError(
+            f"create_app() got an instance of {name}, but every session needs an environment of its own: pass the "
+            f"class ({name}) or a factory (lambda: {name}(...)) instead."
+        )
+    if not callable(env):
+        raise TypeError(f"env must be an Environment class or a callable that makes one, not {name}")
+
+
+def _concurrency(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> ConcurrencyConfig:
+    if max_concurrent_envs is not None and config is not None:
+        raise ValueError("give either max_concurrent_envs or concurrency_config, not both")
+    if config is not None:
+        return config
+    return ConcurrencyConfig(max_concurrent_envs=1 if max_concurrent_envs is None else max_concurrent_envs)
+
+
+def _class_of(factory: Any) -> type[Any] | None:
+    """The class a factory makes, where that can be known without calling it."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if isinstance(factory, type):
+        return factory
+    try:
+        told = typing.get_type_hints(factory).get("return")
+    except Exception:  # hints that do not resolve, or a callable that has none: the class stays unknown
+        return None
+    return told if isinstance(told, type) and issubclass(told, Environment) and told is not Environment else None
+
+
+def _name_of(factory: Any, env_class: type[Any] | None) -> str:
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    if env_class is not None and factory is not env_class:
+        return env_class.__name__
+    return str(getattr(factory, "__name__", None) or type(factory).__name__)
+
+
+def _mode(mode: ServerMode | str) -> ServerMode:
+    try:
+        return ServerMode(str(mode).lower())
+    except ValueError:
+        raise ValueError(f"Invalid mode: '{mode}'. Must be one of: {[one.value for one in ServerMode]}") from None
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in ("true", "1", "yes")

@@ -1,0 +1,380 @@
+"""Sessions: who has an environment, how many there may be, and when each ends.
+
+`SessionManager` owns every environment of every route. A slot is taken before the environment's constructor runs
+and given back after its ``close()`` has returned. A `Session` has one task, its life: it builds the environment,
+waits for the end, closes the environment. Whoever wants a session to end asks that task, through the table of
+`openenv.core.session.server`; nobody else closes an environment.
+
+Idle sessions. A session is live while one of its calls runs, and for ``idle_timeout_s`` after the last frame or
+request it received, whatever that asked for (a state request counts; so does a frame that was refused). Past that
+it is ended: a WebSocket is closed with code 4001 ``idle``, so that its client hears of it. Pings of the WebSocket
+layer do not reach an ASGI application and count for nothing.
+
+Everything here runs on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from openenv.core.env_server.calls import CallError, Work
+from openenv.core.env_server.runner import Crash, EnvRunner, EnvThread
+from openenv.core.env_server.types import ServerCapacityStatus, SessionInfo
+from openenv.core.exceptions import (
+    ConcurrencyConfigurationError,
+    EnvironmentFactoryError,
+    OpenEnvError,
+    SessionCapacityError,
+    SessionCreationError,
+    SessionNotFoundError,
+)
+from openenv.core.session.server import Effect, Event, ServerSession, State
+from openenv.core.wire.messages import WSErrorCode
+
+__all__ = ["EndReason", "Session", "SessionManager"]
+
+logger = logging.getLogger("openenv.server")
+
+EVICT_AFTER_S = 5.0
+"""An evictable session that was idle for this long makes room for a newcomer at a full server."""
+EVICTION_WAIT_S = 10.0
+"""How long a newcomer waits for the evicted environment to close."""
+
+
+class EndReason(StrEnum):
+    """Why a session ended."""
+
+    CLOSED = "closed"
+    DROPPED = "dropped"
+    IDLE = "idle"
+    EVICTED = "evicted"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+_EVENTS = {
+    EndReason.CLOSED: Event.CLOSE,
+    EndReason.DROPPED: Event.DROP,
+    EndReason.IDLE: Event.TIMER,
+    EndReason.EVICTED: Event.TIMER,
+    EndReason.DRAINING: Event.DRAIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How environments are made.
+
+    Attributes:
+        factory: makes one.
+        name: what the factory is called in errors.
+        check: looks at a new environment, on its thread; raises an `OpenEnvError` to refuse it.
+        thread: the thread of all sessions, where the class wants a single one; None for one each.
+    """
+
+    factory: Callable[[], Any]
+    name: str
+    check: Callable[[Any], None] = lambda env: None
+    thread: EnvThread | None = None
+
+
+class Session:
+    """One environment and its client. Made by `SessionManager.open`.
+
+    Attributes:
+        id: a random name.
+        ending: done when the session ends; its result says why.
+        closed: done when ``close()`` of the environment has returned.
+        step_count: calls that were answered.
+    """
+
+    def __init__(
+        self, setup: Setup, *, idle_timeout_s: float | None, evictable: bool, on_freed: Callable[[Session], None]
+    ) -> None:
+        self.id = str(uuid.uuid4())
+        self.evictable = evictable
+        self.created_at = self.last_activity_at = time.time()
+        self.step_count = 0
+        self.machine = ServerSession()
+        self._setup = setup
+        self._thread = setup.thread or EnvThread()
+        self._runner = EnvRunner(setup.factory, self._thread)
+        self._idle_timeout_s = idle_timeout_s
+        self._on_freed = on_freed
+        self._loop = asyncio.get_running_loop()
+        self._touched = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()
+        self._close_env = asyncio.Event()
+        self._call: asyncio.Task[bytes | CallError] | None = None
+        self._ready: asyncio.Future[OpenEnvError | None] = self._loop.create_future()
+        self.ending: asyncio.Future[EndReason] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.life = self._loop.create_task(self._live(), name=f"openenv-session-{self.id}")
+
+    # ------------------------------------------------------------ what adapters use
+
+    async def ready(self) -> None:
+        """Wait for the environment.
+
+        Raises:
+            EnvironmentFactoryError: it could not be built.
+            ConcurrencyConfigurationError: its class does not allow this many.
+            SessionCreationError: the session was ended first.
+        """
+        error = await asyncio.shield(self._ready)
+        if error is not None:
+            raise error
+
+    async def call(self, work: Work) -> bytes:
+        """Run one request, after those that came before it.
+
+        A caller that is cancelled leaves the call running; the session is busy until it has returned.
+
+        Raises:
+            CallError: the request was refused or failed; the session goes on.
+            SessionNotFoundError: the session is over; nothing was run.
+        """
+        self.touch()
+        await self._turn.acquire()
+        if self.machine.receive(Event.CALL) is not Effect.RUN:
+            self._turn.release()
+            raise SessionNotFoundError(self.id)
+        self._call = self._loop.create_task(self._run(work))
+        reply = await asyncio.shield(self._call)
+        if isinstance(reply, CallError):
+            raise reply
+        return reply
+
+    def touch(self) -> None:
+        """Note that the client has spoken."""
+        self._touched = self._loop.time()
+        self.last_activity_at = time.time()
+
+    def end(self, reason: EndReason) -> None:
+        """Ask the session to end: when the constructor or the running call has returned, its environment closes."""
+        over = self.machine.over
+        effect = self.machine.receive(_EVENTS[reason])
+        if effect is Effect.CLOSE_ENV:
+            self._close_env.set()
+        if self.machine.over and not over:
+            self._tell_end(reason)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the client last spoke; 0 while something runs."""
+        return 0.0 if self.machine.state is not State.IDLE else self._loop.time() - self._touched
+
+    @property
+    def info(self) -> SessionInfo:
+        """What may be told about the session."""
+        return SessionInfo(
+            session_id=self.id,
+            created_at=self.created_at,
+            last_activity_at=self.last_activity_at,
+            step_count=self.step_count,
+            environment_type=self._runner.name or self._setup.name,
+        )
+
+    # ------------------------------------------------------------ its life
+
+    async def _live(self) -> None:
+        try:
+            if await self._build():
+                self._arm_timer()
+                await self._close_env.wait()
+                await self._runner.close()
+                self.machine.receive(Event.ENV_CLOSED)
+        except asyncio.CancelledError:  # the loop ends before the session did: close without waiting
+            self._tell_end(EndReason.DROPPED)
+            self._thread.post(self._runner.close_now)
+            raise
+        finally:
+            self._freed()
+
+    async def _build(self) -> bool:
+        error: OpenEnvError
+        try:
+            await self._runner.build(self._setup.check)
+        except ConcurrencyConfigurationError as raised:
+            error = raised
+        except Exception as raised:  # the constructor may raise anything; its text is for the log only
+            cause = raised.cause if isinstance(raised, Crash) else raised
+            logger.error("the environment factory '%s' failed", self._setup.name, exc_info=cause)
+            error = EnvironmentFactoryError(self._setup.name)
+        else:
+            if self.machine.receive(Event.BUILT) is Effect.CLOSE_ENV:
+                self._close_env.set()
+                self._ready.set_result(SessionCreationError("the session has ended"))
+            else:
+                self._ready.set_result(None)
+            return True
+        self.machine.receive(Event.BUILD_FAILED)
+        self._tell_end(EndReason.FAILED)
+        self._freed()
+        self._ready.set_result(error)
+        return False
+
+    async def _run(self, work: Work) -> bytes | CallError:
+        try:
+            reply: bytes | CallError = await work(self._runner)
+            self.step_count += 1
+        except CallError as error:
+            reply = error
+        except Exception:  # a mistake of ours must not leave the session busy for ever
+            logger.exception("a call of session %s failed", self.id)
+            reply = CallError(WSErrorCode.SESSION_ERROR, "Internal error", applied=None)
+        finally:
+            self.touch()
+            if self.machine.receive(Event.CALL_DONE) is Effect.CLOSE_ENV:
+                self._close_env.set()
+            self._call = None
+            self._turn.release()
+        return reply
+
+    def _tell_end(self, reason: EndReason) -> None:
+        if not self.ending.done():
+            self.ending.set_result(reason)
+
+    def _freed(self) -> None:
+        if self.closed.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._setup.thread is None:
+            self._thread.stop()
+        self._tell_end(EndReason.CLOSED)
+        self.closed.set_result(None)
+        self._on_freed(self)
+
+    def _arm_timer(self) -> None:
+        if self._idle_timeout_s is None or self.machine.over:
+            return
+        left = self._touched + self._idle_timeout_s - self._loop.time()
+        if left > 0 or self.machine.busy:
+            self._timer = self._loop.call_later(left if left > 0 else self._idle_timeout_s, self._arm_timer)
+        else:
+            logger.info("session %s was idle for %g s: closed", self.id, self._idle_timeout_s)
+            self.end(EndReason.IDLE)
+
+
+class SessionManager:
+    """All sessions of one server.
+
+    Args:
+        setup: how environments are made.
+        max_sessions: most environments alive at any moment.
+        drain_grace_s: seconds that `drain` lets running calls and ``close()`` take.
+    """
+
+    def __init__(self, setup: Setup, *, max_sessions: int = 1, drain_grace_s: float = 10.0) -> None:
+        self.max_sessions = max_sessions
+        self.drain_grace_s = drain_grace_s
+        self.draining = False
+        self.setup = setup
+        self._sessions: dict[str, Session] = {}
+        self._drain: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None] | None = None
+
+    @property
+    def active(self) -> int:
+        """Slots that are taken, also by environments that are being built or closed."""
+        return len(self._sessions)
+
+    @property
+    def capacity(self) -> ServerCapacityStatus:
+        """How full the server is."""
+        return ServerCapacityStatus.from_counts(self.active, self.max_sessions)
+
+    def get(self, session_id: str) -> Session:
+        """Find an open session.
+
+        Raises:
+            SessionNotFoundError: there is none of this name, or it is over.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.machine.over:
+            raise SessionNotFoundError(session_id)
+        return session
+
+    async def open(self, *, idle_timeout_s: float | None = None, evictable: bool = False) -> Session:
+        """Take a slot and start building an environment; wait for it with `Session.ready`.
+
+        At a full server, evictable sessions that were idle for 5 s end for the newcomer, oldest first.
+
+        Args:
+            idle_timeout_s: seconds of silence after which the session ends; None for never.
+            evictable: whether it may end earlier, for a newcomer at a full server.
+
+        Raises:
+            SessionCapacityError: every slot is taken.
+            SessionCreationError: the server is shutting down.
+        """
+        while self.active >= self.max_sessions and not self.draining:
+            await self._evict_one()
+        if self.draining:
+            raise SessionCreationError("the server is shutting down")
+        session = Session(self.setup, idle_timeout_s=idle_timeout_s, evictable=evictable, on_freed=self._forget)
+        self._sessions[session.id] = session
+        return session
+
+    async def _evict_one(self) -> None:
+        idle = [one for one in self._sessions.values() if one.evictable and one.idle_s >= EVICT_AFTER_S]
+        if not idle:
+            raise SessionCapacityError(self.active, self.max_sessions)
+        oldest = max(idle, key=lambda one: one.idle_s)
+        logger.info("session %s was idle for %.1f s: evicted for a newcomer", oldest.id, oldest.idle_s)
+        oldest.end(EndReason.EVICTED)
+        _, late = await asyncio.wait([oldest.closed], timeout=EVICTION_WAIT_S)
+        if late:
+            raise SessionCapacityError(self.active, self.max_sessions)
+
+    def _forget(self, session: Session) -> None:
+        self._sessions.pop(session.id, None)
+
+    # ------------------------------------------------------------ the end
+
+    def start(self) -> None:
+        """Note the loop that the server runs on, and admit sessions."""
+        self.draining = False
+        self._drain = None
+        self._over = asyncio.get_running_loop().create_future()
+
+    def begin_drain(self) -> asyncio.Task[None]:
+        """Stop admitting sessions and begin to end those that are open; a second call joins the first."""
+        if self._drain is None:
+            self.draining = True
+            self._drain = asyncio.get_running_loop().create_task(self._end_all(), name="openenv-drain")
+        return self._drain
+
+    async def drain(self) -> None:
+        """Close every environment once, within the grace. What is busy for longer is left and logged."""
+        await asyncio.shield(self.begin_drain())
+
+    async def or_drained(self, waiting: asyncio.Future[Any]) -> bool:
+        """Wait for something, or until a drain has run out of time. Returns whether it has come."""
+        if self._over is None:
+            await asyncio.wait([waiting])
+        else:
+            await asyncio.wait([waiting, self._over], return_when=asyncio.FIRST_COMPLETED)
+        return waiting.done()
+
+    async def _end_all(self) -> None:
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            session.end(EndReason.DRAINING)
+        if sessions:
+            logger.info("draining: %d session(s), %g s", len(sessions), self.drain_grace_s)
+            await asyncio.wait([session.closed for session in sessions], timeout=self.drain_grace_s)
+        for session in sessions:
+            if not session.closed.done():
+                logger.warning("session %s (%s) not closed: busy", session.id, session.info.environment_type)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
