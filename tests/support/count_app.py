@@ -2,9 +2,8 @@
 
 import os
 
-from support.envs import CountAction, CountEnv, CountObservation, CountState
-
 from openenv.core.env_server.http_server import create_app
+from support.envs import CountAction, CountEnv, CountObservation, CountState
 
 app = create_app(
     CountEnv,
