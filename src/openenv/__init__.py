@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotResetError,
         OpenEnvError,
         Outcome,
+        ReplyValidationError,
         ServerError,
         SessionCapacityError,
         SessionClosedError,
@@ -57,6 +58,7 @@ __all__ = [
     "NotResetError",
     "OpenEnvError",
     "Outcome",
+    "ReplyValidationError",
     "ServerError",
     "SessionCapacityError",
     "SessionClosedError",
@@ -88,6 +90,7 @@ _MODULES = {
         "NotResetError",
         "OpenEnvError",
         "Outcome",
+        "ReplyValidationError",
         "ServerError",
         "SessionCapacityError",
         "SessionClosedError",
@@ -103,6 +106,7 @@ _MODULES = {
     "openenv._version": ("__version__",),
 }
 
-__getattr__, __dir__ = lazy_exports(
-    __name__, {name: module for module, names in _MODULES.items() for name in names}, submodules=("cli", "core")
-)
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+    __getattr__, __dir__ = lazy_exports(
+        __name__, {name: module for module, names in _MODULES.items() for name in names}, submodules=("cli", "core")
+    )

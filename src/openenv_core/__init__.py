@@ -21,11 +21,11 @@ __path__ = list(openenv.core.__path__)  # for pkgutil
 
 warnings.warn("The package openenv_core has become openenv.core: import from there.", DeprecationWarning, stacklevel=2)
 
+if not TYPE_CHECKING:  # a type checker would take any name for granted
 
-def __getattr__(name: str) -> Any:
-    value = getattr(openenv.core, name)
-    return import_module(f"{__name__}.{name}") if isinstance(value, ModuleType) else value
+    def __getattr__(name: str) -> Any:
+        value = getattr(openenv.core, name)
+        return import_module(f"{__name__}.{name}") if isinstance(value, ModuleType) else value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(openenv.core)})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *dir(openenv.core)})

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         NotResetError,
         OpenEnvError,
         Outcome,
+        ReplyValidationError,
         ServerError,
         SessionCapacityError,
         SessionClosedError,
@@ -139,6 +140,7 @@ __all__ = [
     "Observation",
     "OpenEnvError",
     "Outcome",
+    "ReplyValidationError",
     "SchemaResponse",
     "ServerCapacityStatus",
     "ServerError",
@@ -193,6 +195,7 @@ _MODULES = {
         "NotResetError",
         "OpenEnvError",
         "Outcome",
+        "ReplyValidationError",
         "ServerError",
         "SessionCapacityError",
         "SessionClosedError",
@@ -207,11 +210,12 @@ _MODULES = {
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        **dict.fromkeys(_server_names, "openenv.core.env_server"),
-        **{name: module for module, names in _MODULES.items() for name in names},
-    },
-    submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
-)
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            **dict.fromkeys(_server_names, "openenv.core.env_server"),
+            **{name: module for module, names in _MODULES.items() for name in names},
+        },
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+    )

@@ -218,17 +218,18 @@ _MODULES = {
     ),
 }
 
-__getattr__, __dir__ = lazy_exports(
-    __name__,
-    {name: module for module, names in _MODULES.items() for name in names},
-    submodules=(
-        "base_transforms",
-        "exceptions",
-        "http_server",
-        "interfaces",
-        "mcp_types",
-        "route_config",
-        "serialization",
-        "types",
-    ),
-)
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {name: module for module, names in _MODULES.items() for name in names},
+        submodules=(
+            "base_transforms",
+            "exceptions",
+            "http_server",
+            "interfaces",
+            "mcp_types",
+            "route_config",
+            "serialization",
+            "types",
+        ),
+    )
