@@ -106,6 +106,7 @@ class EnvLink:
             dial_deadline=min(dials, default=None),
             timeout_s=timeout_s,
             setting=setting,
+            connect_timeout_s=connect_timeout_s,
             size=len(frame),
             episode_id=episode_id,
         )
@@ -162,10 +163,14 @@ class EnvLink:
     def _given_up(self, call: Call, answer: asyncio.Future[Reply | None], scope: asyncio.Timeout) -> Reply | None:
         """The time is over, or the caller was cancelled, while the call had its turn."""
         timed_out = scope.expired()
+        if answer.cancelled():  # as the awaiting task was; the machine's verdict needs a place
+            answer = self._answer = self.loop.create_future()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
         if not answer.done() or answer.exception() is None:
             self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call))
+        if answer.done():
+            answer.exception()  # seen, also if the cancellation hides it
         if timed_out:
             return answer.result()
         raise asyncio.CancelledError

@@ -90,6 +90,7 @@ class ClientMachine:
         self._reset_completed = False
         self._warned_no_reset = False
         self._dials = 0
+        self._dial_error: OpenEnvError | None = None
         self._return_to = State.NEW
 
     # -------------------------------------------------------------- events in, effects out
@@ -144,6 +145,7 @@ class ClientMachine:
         self._note_reset(call)
         self.call = call
         self._dials = 0
+        self._dial_error = None
         self._return_to = return_to
         self.state = State.OPENING
         return [Dial()]
@@ -236,11 +238,12 @@ class ClientMachine:
     def _dial_again(self, failure: DialFailure, now: float) -> list[Effect]:
         call = self._in_flight()
         self._dials += 1
+        self._dial_error = failure.error
         delay = self._backoff.delay(self._dials)
         limit = call.deadline if self._return_to is State.LOST else call.dial_deadline
         in_time = limit is None or now + delay < limit
         if failure.retryable and in_time:
-            warning = [Log(f"{failure.error} Trying again.")] if self._dials == 1 else []
+            warning = [Log(f"{failure.error} Trying again until the time is over.")] if self._dials == 1 else []
             return [*warning, Dial(delay)]
         error = failure.error
         if isinstance(error, ConnectError):
@@ -248,15 +251,18 @@ class ClientMachine:
         return self._fail_opening(error)
 
     def _give_up_opening(self, _: Any, now: float) -> list[Effect]:
+        """The time for opening is over: raise what the last dial met, or that none was answered."""
         call = self._in_flight()
-        tries = self._dials + 1
-        waited = f" within {call.timeout_s:g} s" if call.timeout_s is not None else ""
-        error = ConnectError(
-            f"Failed to connect to {self._url}: no session could be opened{waited} ({call.setting}), "
-            f"{tries} attempt(s). {Outcome.NOT_APPLIED.sentence} Is the server up, or still starting?",
-            url=self._url,
-            attempts=tries,
-        )
+        error = self._dial_error
+        if error is None:
+            seconds, setting = call.opening_limit(returning=self._return_to is State.LOST)
+            waited = f" within {seconds:g} s ({setting})" if seconds is not None else ""
+            error = ConnectError(
+                f"Failed to connect to {self._url}: no answer{waited}. Is the server up, or still starting?",
+                url=self._url,
+            )
+        if isinstance(error, ConnectError):
+            error.attempts = max(1, self._dials)
         return [CloseSocket(), *self._fail_opening(error)]
 
     def _fail_opening(self, error: OpenEnvError) -> list[Effect]:
@@ -393,6 +399,7 @@ class ClientMachine:
         self._return_to = State.LOST
         self.state = State.OPENING
         self._dials = call.sends - 1
+        self._dial_error = None
         delay = 0.0 if call.sends == 1 else self._backoff.delay(call.sends)
         return [*warnings, Dial(delay)]
 

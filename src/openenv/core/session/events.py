@@ -73,6 +73,7 @@ class Call:
         dial_deadline: when the time for opening a connection is over.
         timeout_s: the time that was allowed, in seconds, for the error text.
         setting: name of the argument that sets it.
+        connect_timeout_s: how much of it was allowed for opening a connection.
         size: bytes of its request frame.
         episode_id: the episode a reset asked for, if it named one.
         seq: its number within the session, from 1, once it was sent.
@@ -86,10 +87,21 @@ class Call:
     dial_deadline: float | None = None
     timeout_s: float | None = None
     setting: str = "timeout_s"
+    connect_timeout_s: float | None = None
     size: int = 0
     episode_id: str | None = None
     seq: int = 0
     sends: int = 0
+
+    def opening_limit(self, *, returning: bool) -> tuple[float | None, str]:
+        """Seconds for opening a connection, and the argument that sets them. A client on its way back from a loss
+        (``returning``) has the whole time of its call: its old session may still hold its place."""
+        mine = (self.timeout_s, self.setting)
+        if returning or self.connect_timeout_s is None:
+            return mine
+        if self.timeout_s is not None and self.timeout_s < self.connect_timeout_s:
+            return mine
+        return self.connect_timeout_s, "connect_timeout_s"
 
 
 @dataclass(frozen=True, slots=True)

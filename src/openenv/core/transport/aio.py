@@ -24,7 +24,7 @@ from websockets.exceptions import (
 )
 from websockets.frames import Close, Frame, Opcode
 
-from openenv.core.exceptions import ConnectError, Outcome
+from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
@@ -112,7 +112,7 @@ class WebSocketConnector:
     def _failure(self, error: Exception) -> DialFailure:
         status = error.response.status_code if isinstance(error, InvalidStatus) else None
         retryable = status in _RETRYABLE_STATUS if status is not None else _may_pass(error)
-        message = f"Failed to connect to {self.address.shown}: {_reason(error, status)}. {Outcome.NOT_APPLIED.sentence}"
+        message = f"Failed to connect to {self.address.shown}: {_reason(error, status)}."
         connect_error = ConnectError(message, url=self.address.shown, status=status)
         connect_error.__cause__ = error
         return DialFailure(connect_error, retryable=retryable)
