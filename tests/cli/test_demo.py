@@ -23,7 +23,7 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "120", **env},
+        env=os.environ | env,
     )
 
 
@@ -47,9 +47,9 @@ def is_listening(port: int) -> bool:
 
 
 def rows(table: str) -> list[list[str]]:
-    """Cells of each row of figures: those whose first cell is a number."""
-    cells = [[cell.strip() for cell in re.split("[│|]", line)[1:-1]] for line in table.splitlines()]
-    return [row for row in cells if row and row[0].isdigit()]
+    """Cells of the rows of the table: one a game, and the sums."""
+    cells = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
+    return [row for row in cells if row[0].isdigit() or row[0] == "all"]
 
 
 def test_every_loss_is_told_twice_and_every_game_ends() -> None:
@@ -58,12 +58,12 @@ def test_every_loss_is_told_twice_and_every_game_ends() -> None:
     *games, sums = rows(done.stdout)
     lost = ["SessionLostError", "SessionLostError", "0"]
     assert games == [
-        ["1", "4x4", "4", *lost, "solved, 8 moves"],
-        ["2", "9x9", "15", *lost, "solved, 30 moves"],
-        ["3", "4x4", "4", *lost, "solved, 8 moves"],
-        ["4", "9x9", "15", *lost, "solved, 30 moves"],
+        ["1", "4x4", "4", *lost, "solved"],
+        ["2", "9x9", "15", *lost, "solved"],
+        ["3", "4x4", "4", *lost, "solved"],
+        ["4", "9x9", "15", *lost, "solved"],
     ]
-    assert sums == ["4", "", "38", "4 raised", "4 raised", "0", "4 solved"]
+    assert sums == ["all", "38", "4 raised", "4 raised", "0", "4 solved"]
     assert "4 connections cut" in done.stdout
     assert "8 boards, 114 moves, 0 of them twice, 0 on a board that its player had not reset" in done.stdout
     assert "call reset()" in done.stdout
@@ -154,3 +154,26 @@ def test_a_server_that_dies_in_mid_game_is_one_clear_line(free_port: int) -> Non
     assert output == ""
     assert errors.splitlines()[-1].startswith("openenv demo: The server died in mid-game")
     assert "Traceback" not in errors
+
+
+def test_on_a_terminal_it_shows_progress() -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    demo = subprocess.Popen(
+        [*DEMO, "--games", "2"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    screen = bytearray()
+    with demo, contextlib.suppress(OSError):  # the terminal reads as an error once the demo has left it
+        while chunk := os.read(ours, 65536):
+            screen += chunk
+    os.close(ours)
+    assert demo.returncode == 0, screen.decode()
+    told = screen.decode()
+    assert "19/19" in told
+    assert "38/38" in told

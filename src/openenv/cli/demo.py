@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import signal
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -43,6 +45,9 @@ def demo(
 ) -> None:
     """Play Sudoku over the network, cut every connection in mid-game, and show what happened."""
     screen = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    logging.getLogger("openenv.client").setLevel(
+        logging.ERROR
+    )  # the table tells each loss; the log would tell it twice
     signal.signal(signal.SIGTERM, _exit_on_sigterm)  # so that the server is ended too
     plan = plan_games(games, seed)
     try:
@@ -70,9 +75,7 @@ def _run(games: Sequence[Game], port: int | None, screen: Console) -> tuple[int,
     try:
         port = choose_port(port)
     except OSError as error:
-        raise _DemoFailed(
-            f"port {port} cannot be used ({error.strerror}). Choose another, or leave out --port"
-        ) from None
+        raise _DemoFailed(f"port {port} cannot be used: {error.strerror}; try another --port") from None
     with tempfile.TemporaryDirectory(prefix="openenv-demo-") as folder:
         log = Path(folder) / "events.jsonl"
         # Twice the games: a cut session may still be closing while its client opens the next one.
@@ -125,14 +128,22 @@ async def _in_time(games: Coroutine[Any, Any, int]) -> int:
 
 def _show(games: Sequence[Game], connections: int, verdict: Verdict) -> None:
     """Write the results: one row a game, their sums, and what the server's log says."""
-    table = Table(title=f"{connections} connections cut in mid-game", title_justify="left", title_style="bold")
-    table.add_column("game", justify="right")
-    table.add_column("board")
-    table.add_column("moves\nbefore", justify="right")
-    table.add_column("step()\nafter the cut")
-    table.add_column("the same step\ntried again")
-    table.add_column("on a wrong\nboard", justify="right")
-    table.add_column("after\nreset()")
+    table = Table(
+        title=f"{connections} connections cut in mid-game",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in (
+        "game",
+        "board",
+        "moves\nbefore",
+        "step() after\nthe cut",
+        "the same step\ntried again",
+        "on wrong\nboard",
+        "after\nreset()",
+    ):
+        table.add_column(heading, no_wrap=True)
     for game in games:
         table.add_row(
             str(game.number),
@@ -141,11 +152,11 @@ def _show(games: Sequence[Game], connections: int, verdict: Verdict) -> None:
             game.first,
             game.retry,
             str(verdict.stray_by_game[game.name]),
-            f"solved, {game.after} moves" if game.solved else f"not solved, {game.after} moves",
+            "solved" if game.solved else "not solved",
         )
     table.add_section()
     table.add_row(
-        f"{len(games)}",
+        "all",
         "",
         str(sum(game.before for game in games)),
         f"{sum(game.first == 'SessionLostError' for game in games)} raised",

@@ -56,7 +56,7 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, SudokuState
             max_mistakes: the episode ends with this many refused moves; at least 1.
 
         Raises:
-            InvalidActionError: an argument is out of range; the game that was going on goes on.
+            InvalidActionError: an argument is out of range; no board was dealt.
         """
         if size not in SIZES:
             raise InvalidActionError(f"size must be 4 or 9, not {size}")
