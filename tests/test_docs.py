@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from openenv.core import exceptions
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "architecture.md"]
 ADDRESS = "http://localhost:8000"
@@ -106,6 +108,11 @@ def run(code: str, folder: Path, name: str = "snippet.py") -> subprocess.Complet
     return subprocess.run(
         [sys.executable, name], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
+
+
+def test_every_error_is_explained_to_its_reader() -> None:
+    told = "".join(page.read_text() for page in PAGES)
+    assert [name for name in exceptions.__all__ if f"`{name}`" not in told and name != "Outcome"] == []
 
 
 def test_every_block_is_marked() -> None:
