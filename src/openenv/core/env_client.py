@@ -12,6 +12,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
@@ -78,6 +79,31 @@ def _release(holder: _Holder) -> None:
         holder.link.abandon()
 
 
+@dataclass(frozen=True)
+class _Dialer:
+    """Dials a client's server. Knows nothing of the client, which must be free to be dropped while this lives."""
+
+    address: Address | None
+    server: ProvidedServer | None
+    headers: Mapping[str, str]
+    ping: tuple[float | None, float | None]
+    max_message_bytes: int | None
+
+    async def __call__(self) -> WebSocketTransport:
+        address = self.address
+        if self.server is not None:
+            address = Address.parse(await self.server.base_url())
+        assert address is not None, "a client has an address or a provider"
+        connector = WebSocketConnector(
+            address=address,
+            headers=self.headers,
+            ping_interval_s=self.ping[0],
+            ping_timeout_s=self.ping[1],
+            max_message_bytes=self.max_message_bytes,
+        )
+        return await connector()
+
+
 class EnvClient(Generic[ActT, ObsT, StateT]):
     """Client of one environment behind a WebSocket.
 
@@ -137,7 +163,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._address = None if base_url is None else Address.parse(base_url)
         self._base_url = base_url
         self._mode = _mode(mode)
-        self._headers = dict(headers or {})
         self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
         message = _seconds("message_timeout_s", message_timeout_s)
         self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
@@ -145,11 +170,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             name = f"{op.value}_timeout_s"
             self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (_seconds(name, given), name)
         self._timeouts[Op.TOOL] = (message, "message_timeout_s")
-        self._max_bytes = None if max_message_size_mb is None else int(max_message_size_mb * 1_000_000)
-        self._ping = (websocket_ping_interval_s, websocket_ping_timeout_s)
         self._io = io
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
+        self._dialer = _Dialer(
+            self._address,
+            self._server,
+            dict(headers or {}),
+            (websocket_ping_interval_s, websocket_ping_timeout_s),
+            None if max_message_size_mb is None else int(max_message_size_mb * 1_000_000),
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -480,7 +510,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 raise ForeignLoopError
             if link.loop.is_closed():
                 link.loop_closed()
-        self._holder.link = EnvLink(self._machine, self._connect_once)
+        self._holder.link = EnvLink(self._machine, self._dialer)
         return self._holder.link
 
     def _may_move(self, link: EnvLink) -> bool:
@@ -489,20 +519,6 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def _check_process(self) -> None:
         if self._holder.pid != os.getpid():
             raise ForkedClientError
-
-    async def _connect_once(self) -> WebSocketTransport:
-        address = self._address
-        if self._server is not None:
-            address = Address.parse(await self._server.base_url())
-        assert address is not None, "a client has an address or a provider"
-        connector = WebSocketConnector(
-            address=address,
-            headers=self._headers,
-            ping_interval_s=self._ping[0],
-            ping_timeout_s=self._ping[1],
-            max_message_bytes=self._max_bytes,
-        )
-        return await connector()
 
     # ------------------------------------------------------------------ names that env packages touch
 

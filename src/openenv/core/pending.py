@@ -89,7 +89,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         if self._error is None:
             return cast("T", self._value)
         if isinstance(self._error, asyncio.CancelledError):
-            raise RuntimeError(f"{self._name}() was cancelled where it was first awaited; it has no result.")
+            raise RuntimeError(f"{self._name}() was cancelled before it ended; it has no result.")
         raise self._error
 
     # a coroutine to create_task(), wait_for() and asyncio.run()
@@ -100,14 +100,19 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         return self._inner.send(value)
 
     def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        error = typ if val is None else val
         if self._inner is None:
-            self._inner = self.__await__()
-        return self._inner.throw(typ if val is None else val)
+            self.close()  # a task that was cancelled before its first step: the call is never made
+            raise error
+        return self._inner.throw(error)
 
     def close(self) -> None:
-        self._begun = True
         if self._inner is not None:
             self._inner.close()
+        elif not self._begun:
+            self._begun = True
+            self._error = asyncio.CancelledError()
+            self._finish()
 
     # ------------------------------------------------------------------ touching
 
