@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from openenv.core.env_client import EnvClient
-
 from sudoku_env.models import SudokuAction, SudokuObservation, SudokuState
 
 __all__ = ["SudokuEnv"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 import uvicorn
-from openenv.core.env_server.http_server import create_app
 
+from openenv.core.env_server.http_server import create_app
 from sudoku_env.models import SudokuAction, SudokuObservation
 from sudoku_env.server.sudoku_environment import SudokuEnvironment
 
