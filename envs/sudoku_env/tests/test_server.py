@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import httpx
 import pytest
 import uvicorn
 
@@ -87,6 +88,12 @@ def test_many_players_have_a_board_each(url: str) -> None:
     for player in players:
         player.close()
     assert len(boards) == 8
+
+
+def test_the_server_says_what_it_is(url: str) -> None:
+    assert httpx.get(f"{url}/metadata", trust_env=False).json()["name"] == "sudoku_env"
+    schema = httpx.get(f"{url}/schema", trust_env=False).json()
+    assert set(schema["action"]["properties"]) == {"metadata", "row", "col", "value"}
 
 
 def test_the_example_of_the_readme_prints_what_it_says(url: str, capsys: pytest.CaptureFixture[str]) -> None:

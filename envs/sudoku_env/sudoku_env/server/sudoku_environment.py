@@ -10,7 +10,7 @@ import random
 import uuid
 from typing import Any
 
-from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.interfaces import Environment, EnvironmentMetadata
 from openenv.core.exceptions import InvalidActionError
 from sudoku_env.engine import SIZES, Puzzle, conflict, make_puzzle, render
 from sudoku_env.models import SudokuAction, SudokuObservation, SudokuState
@@ -111,6 +111,12 @@ class SudokuEnvironment(Environment[SudokuAction, SudokuObservation, SudokuState
     def state(self) -> SudokuState:
         """The game as it stands."""
         return self._state.model_copy(update={"board": [list(row) for row in self._board]})
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """What ``GET /metadata`` tells."""
+        return EnvironmentMetadata(
+            name="sudoku_env", description="Sudoku on boards of 4x4 and 9x9 with one solution.", version="0.1.0"
+        )
 
     def close(self) -> None:
         """Leave the table."""
