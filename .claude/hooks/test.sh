@@ -4,7 +4,7 @@
 # Usage: .claude/hooks/test.sh [BASE]     BASE: a git revision; default HEAD, so: what is not committed yet.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-make --no-print-directory venv
+make --silent venv
 
 declare -A wanted=()
 want() { for path in "$@"; do [[ -e "$path" ]] && wanted["$path"]=1; done; return 0; }
@@ -23,8 +23,7 @@ while IFS= read -r file; do
         pyproject.toml | Makefile | tests/conftest.py | tests/support/*) want tests envs/sudoku_env/tests ;;
         src/openenv/core/exceptions.py | src/openenv/core/wire/* | src/openenv/core/session/*) want tests/core tests/envs ;;
         src/openenv_core/* | src/openenv/_*.py | src/openenv/*__init__.py)
-            want tests/test_imports.py tests/test_typing.py
-            of_module "$file" ;;
+            want tests/test_imports.py tests/test_typing.py ;;
         src/openenv/core/env_server/*) of_module "$file"; want tests/core/env_server tests/envs ;;
         src/openenv/*) of_module "$file"; want tests/envs ;;
         envs/sudoku_env/*) want envs/sudoku_env/tests tests/envs ;;
