@@ -1,0 +1,678 @@
+"""A client machine at hand for tests: ways into each row of its table, and what a cell of the table must do.
+
+`SCENARIOS` has one hand-written scenario a cell. Each starts from a new machine, goes to the row by the events
+that lead there in real life, feeds the cell's event and states the effects and the next state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from openenv.core.exceptions import (
+    CallTimeoutError,
+    ConnectError,
+    MessageTooLargeError,
+    Outcome,
+    SessionClosedError,
+    SessionLostError,
+)
+from openenv.core.session.backoff import Backoff
+from openenv.core.session.client import ClientMachine
+from openenv.core.session.events import (
+    Call,
+    CloseSocket,
+    Complete,
+    Dial,
+    DialFailure,
+    Drop,
+    Effect,
+    Event,
+    Fail,
+    GaveUp,
+    Log,
+    Op,
+    Oversized,
+    Resumed,
+    Send,
+)
+from openenv.core.session.states import Row, State
+from openenv.core.wire.messages import Reply
+
+OBSERVATION = Reply("observation", {"observation": {}, "reward": None, "done": False})
+STATE_REPLY = Reply("state", {"episode_id": "from-state", "step_count": 1})
+TOOL_REPLY = Reply("mcp", {"jsonrpc": "2.0"})
+ANSWERS = {Op.RESET: OBSERVATION, Op.STEP: OBSERVATION, Op.STATE: STATE_REPLY, Op.TOOL: TOOL_REPLY}
+REFUSED = DialFailure(ConnectError("refused", url="ws://test/ws"))
+ASKS = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET}
+
+
+def error_frame(code: str, **data: Any) -> Reply:
+    """An error frame."""
+    return Reply("error", {"message": f"told {code}", "code": code, **data})
+
+
+def make(**fields: Any) -> ClientMachine:
+    """A new machine whose backoff does not draw lots."""
+    return ClientMachine(backoff=Backoff(draw=lambda: 0.0), url="ws://test/ws", **fields)
+
+
+def ask(machine: ClientMachine, op: Op, **fields: Any) -> tuple[Call, list[Effect]]:
+    """Make a call now."""
+    call = machine.new_call(op, **fields)
+    return call, machine.handle(ASKS.get(op, Event.CALL), call)
+
+
+def opening(op: Op = Op.RESET, **fields: Any) -> tuple[ClientMachine, Call]:
+    """A machine that dials for its first call."""
+    machine = make()
+    call, _ = ask(machine, op, **fields)
+    return machine, call
+
+
+def idle(*, resumable: bool = False) -> ClientMachine:
+    """A machine whose reset has completed."""
+    machine, _ = opening(Op.RESET, episode_id="ep")
+    machine.handle(Event.OPENED, resumable)
+    machine.handle(Event.RECEIVED, OBSERVATION)
+    return machine
+
+
+def connected(*, resumable: bool = False) -> ClientMachine:
+    """A machine that has connected and nothing more."""
+    machine, _ = opening(Op.CONNECT)
+    machine.handle(Event.OPENED, resumable)
+    return machine
+
+
+def busy(op: Op = Op.STEP, *, resumable: bool = False, **fields: Any) -> tuple[ClientMachine, Call]:
+    """A machine with a call in flight after its reset."""
+    machine = idle(resumable=resumable)
+    call, _ = ask(machine, op, **fields)
+    return machine, call
+
+
+def suspended(op: Op | None = None) -> tuple[ClientMachine, Call | None]:
+    """A machine whose server keeps the session; ``op``: with this call in flight."""
+    if op is None:
+        machine, call = idle(resumable=True), None
+    else:
+        machine, call = busy(op, resumable=True)
+    machine.handle(Event.DROPPED, Drop())
+    return machine, call
+
+
+def lost(*, socket_open: bool = False) -> ClientMachine:
+    """A machine that lost its session; ``socket_open``: and has connected since."""
+    machine = idle()
+    machine.handle(Event.DROPPED, Drop(1012, "restart", "gone"))
+    if socket_open:
+        ask(machine, Op.CONNECT)
+        machine.handle(Event.OPENED, False)
+    return machine
+
+
+def closed() -> ClientMachine:
+    """A machine that was closed after an episode."""
+    machine = idle()
+    machine.handle(Event.CLOSE)
+    return machine
+
+
+def kinds(effects: list[Effect]) -> list[type]:
+    """The types of effects, in order."""
+    return [type(effect) for effect in effects]
+
+
+def ended_with(effects: list[Effect], call: Call, kind: type[Exception], outcome: Outcome) -> Any:
+    """The error of the one call that ended, checked."""
+    ends = [effect for effect in effects if isinstance(effect, Fail | Complete)]
+    assert len(ends) == 1
+    assert isinstance(ends[0], Fail)
+    assert ends[0].call is call
+    assert type(ends[0].error) is kind
+    assert ends[0].error.outcome is outcome
+    return ends[0].error
+
+
+def completed(effects: list[Effect], call: Call, reply: Reply | None) -> None:
+    """The one effect is the completion of this call with this very reply."""
+    assert kinds(effects) == [Complete]
+    assert effects[0].call is call
+    assert effects[0].reply is reply
+
+
+# ------------------------------------------------------------------ one scenario a cell
+
+SCENARIOS: dict[tuple[Row, Event], Callable[[], None]] = {}
+Scenario = Callable[[], None]
+
+
+def cell(row: Row, event: Event) -> Callable[[Scenario], Scenario]:
+    """Register the scenario of a cell."""
+
+    def register(scenario: Scenario) -> Scenario:
+        assert (row, event) not in SCENARIOS
+        SCENARIOS[row, event] = scenario
+        return scenario
+
+    return register
+
+
+# NEW
+
+
+@cell(Row.NEW, Event.CONNECT)
+def _() -> None:
+    machine = make()
+    call, effects = ask(machine, Op.CONNECT)
+    assert effects == [Dial()]
+    assert (machine.state, machine.call) == (State.OPENING, call)
+    machine.handle(Event.DIAL_FAILED, DialFailure(ConnectError("no"), retryable=False))
+    assert machine.state is State.NEW
+
+
+@cell(Row.NEW, Event.RESET)
+def _() -> None:
+    machine = make()
+    call, effects = ask(machine, Op.RESET)
+    assert effects == [Dial()]
+    assert (machine.state, machine.call, machine.needs_reset) == (State.OPENING, call, True)
+    machine.handle(Event.DIAL_FAILED, DialFailure(ConnectError("no"), retryable=False))
+    assert machine.state is State.NEW
+
+
+@cell(Row.NEW, Event.CALL)
+def _() -> None:
+    machine = make()
+    call, effects = ask(machine, Op.STEP)
+    assert effects == [Dial()]
+    effects = machine.handle(Event.OPENED, False)
+    assert kinds(effects) == [Log, Send]
+    assert "before any reset" in effects[0].text
+    assert (machine.state, machine.call) == (State.OPEN, call)
+
+
+@cell(Row.NEW, Event.CLOSE)
+def _() -> None:
+    machine = make()
+    assert machine.handle(Event.CLOSE) == [CloseSocket(goodbye=False)]
+    assert (machine.state, machine.closes) == (State.CLOSED, 1)
+
+
+@cell(Row.NEW, Event.LOOP_CLOSED)
+def _() -> None:
+    machine = make()
+    assert machine.handle(Event.LOOP_CLOSED) == []
+    assert machine.state is State.NEW
+
+
+# OPENING
+
+
+@cell(Row.OPENING, Event.OPENED)
+def _() -> None:
+    machine, call = opening(Op.RESET)
+    effects = machine.handle(Event.OPENED, False)
+    assert effects == [Send(call)]
+    assert (machine.state, machine.number, machine.touched, call.seq, call.sends) == (State.OPEN, 1, True, 1, 1)
+
+
+@cell(Row.OPENING, Event.DIAL_FAILED)
+def _() -> None:
+    machine, call = opening(Op.RESET, deadline=10.0, dial_deadline=10.0)
+    effects = machine.handle(Event.DIAL_FAILED, REFUSED, 0.0)
+    assert kinds(effects) == [Log, Dial]
+    assert effects[1].delay > 0
+    assert machine.state is State.OPENING
+    error = ConnectError("not again")
+    effects = machine.handle(Event.DIAL_FAILED, DialFailure(error, retryable=False), 0.0)
+    assert kinds(effects) == [Fail]
+    assert effects[0].call is call
+    assert effects[0].error is error
+    assert error.attempts == 2
+    assert (machine.state, machine.call) == (State.NEW, None)
+
+
+@cell(Row.OPENING, Event.GAVE_UP)
+def _() -> None:
+    machine, call = opening(Op.STEP)
+    effects = machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    assert kinds(effects) == [CloseSocket, Fail]
+    ended_with(effects, call, ConnectError, Outcome.NOT_APPLIED)
+    assert (machine.state, machine.call) == (State.NEW, None)
+
+
+@cell(Row.OPENING, Event.CLOSE)
+def _() -> None:
+    machine, call = opening(Op.RESET)
+    effects = machine.handle(Event.CLOSE)
+    assert kinds(effects) == [CloseSocket, Fail]
+    ended_with(effects, call, SessionClosedError, Outcome.NOT_APPLIED)
+    assert (machine.state, machine.call) == (State.CLOSED, None)
+
+
+@cell(Row.OPENING, Event.LOOP_CLOSED)
+def _() -> None:
+    machine, call = opening(Op.RESET)
+    effects = machine.handle(Event.LOOP_CLOSED)
+    assert kinds(effects) == [CloseSocket, Fail]
+    ended_with(effects, call, ConnectError, Outcome.NOT_APPLIED)
+    assert (machine.state, machine.call) == (State.NEW, None)
+
+
+# OPEN, idle
+
+
+@cell(Row.IDLE, Event.CONNECT)
+def _() -> None:
+    machine = idle()
+    call, effects = ask(machine, Op.CONNECT)
+    completed(effects, call, None)
+    assert (machine.state, machine.number) == (State.OPEN, 1)
+
+
+@cell(Row.IDLE, Event.RESET)
+def _() -> None:
+    machine = idle()
+    call, effects = ask(machine, Op.RESET)
+    assert effects == [Send(call)]
+    assert (machine.row, machine.number, machine.needs_reset) == (Row.BUSY, 1, True)
+
+
+@cell(Row.IDLE, Event.CALL)
+def _() -> None:
+    machine = idle()
+    call, effects = ask(machine, Op.STEP)
+    assert effects == [Send(call)]
+    assert (machine.row, machine.call, call.seq) == (Row.BUSY, call, 2)
+
+
+@cell(Row.IDLE, Event.RECEIVED)
+def _() -> None:
+    machine = idle()
+    effects = machine.handle(Event.RECEIVED, OBSERVATION)
+    assert kinds(effects) == [CloseSocket, Log]
+    assert machine.state is State.LOST
+    assert machine.loss.reason == "protocol"
+
+
+@cell(Row.IDLE, Event.OVERSIZED)
+def _() -> None:
+    machine = idle()
+    effects = machine.handle(Event.OVERSIZED, Oversized(11, 10))
+    assert kinds(effects) == [CloseSocket, Log]
+    assert machine.state is State.LOST
+    assert machine.loss.reason == "protocol"
+
+
+@cell(Row.IDLE, Event.DROPPED)
+def _() -> None:
+    machine = idle()
+    effects = machine.handle(Event.DROPPED, Drop(1012, "restart", "seen"))
+    assert kinds(effects) == [CloseSocket, Log]
+    assert (machine.state, machine.socket_open) == (State.LOST, False)
+    loss = machine.loss
+    assert (loss.reason, loss.close_code, loss.episode_id, loss.session) == ("server_restart", 1012, "ep", 1)
+    untouched = connected()
+    assert untouched.handle(Event.DROPPED, Drop()) == []
+    assert (untouched.state, untouched.loss) == (State.NEW, None)
+    kept = idle(resumable=True)
+    assert kept.handle(Event.DROPPED, Drop()) == [Dial(resume=True)]
+    assert kept.state is State.SUSPENDED
+
+
+@cell(Row.IDLE, Event.GAVE_UP)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    machine.handle(Event.RECEIVED, OBSERVATION)
+    effects = machine.handle(Event.GAVE_UP, GaveUp("cancelled", call))
+    assert kinds(effects) == [CloseSocket, Log]
+    assert machine.state is State.LOST
+    assert machine.loss.reason == "cancelled"
+    reader, reading = busy(Op.STATE)
+    reader.handle(Event.RECEIVED, STATE_REPLY)
+    assert reader.handle(Event.GAVE_UP, GaveUp("cancelled", reading)) == []
+    assert reader.state is State.OPEN
+
+
+@cell(Row.IDLE, Event.CLOSE)
+def _() -> None:
+    machine = idle()
+    assert machine.handle(Event.CLOSE) == [CloseSocket(goodbye=True)]
+    assert (machine.state, machine.closes) == (State.CLOSED, 1)
+
+
+@cell(Row.IDLE, Event.LOOP_CLOSED)
+def _() -> None:
+    machine = idle()
+    effects = machine.handle(Event.LOOP_CLOSED)
+    assert kinds(effects) == [CloseSocket, Log]
+    assert machine.loss.reason == "loop_closed"
+    assert machine.state is State.LOST
+    untouched = connected()
+    assert untouched.handle(Event.LOOP_CLOSED) == [CloseSocket()]
+    assert untouched.state is State.NEW
+
+
+# OPEN, call in flight
+
+
+@cell(Row.BUSY, Event.RECEIVED)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    completed(machine.handle(Event.RECEIVED, OBSERVATION), call, OBSERVATION)
+    assert (machine.row, machine.steps, machine.last_reply) == (Row.IDLE, 1, 2)
+
+
+@cell(Row.BUSY, Event.OVERSIZED)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    effects = machine.handle(Event.OVERSIZED, Oversized(11, 10))
+    assert kinds(effects) == [Fail]
+    error = ended_with(effects, call, MessageTooLargeError, Outcome.APPLIED)
+    assert (error.size, error.limit, error.direction, error.session_lost) == (11, 10, "received", False)
+    assert (machine.row, machine.steps) == (Row.IDLE, 1)
+
+
+@cell(Row.BUSY, Event.DROPPED)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    effects = machine.handle(Event.DROPPED, Drop())
+    assert kinds(effects) == [CloseSocket, Log, Fail]
+    ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
+    assert machine.state is State.LOST
+    resetting, reset = busy(Op.RESET)
+    effects = resetting.handle(Event.DROPPED, Drop())
+    assert kinds(effects) == [CloseSocket, Log, Dial]
+    assert effects[2].delay == 0.0
+    assert (resetting.state, resetting.call) == (State.OPENING, reset)
+    kept, _ = busy(Op.STEP, resumable=True)
+    assert kept.handle(Event.DROPPED, Drop()) == [Dial(resume=True)]
+    assert kept.state is State.SUSPENDED
+
+
+@cell(Row.BUSY, Event.GAVE_UP)
+def _() -> None:
+    machine, call = busy(Op.STEP, timeout_s=3.0, setting="step_timeout_s")
+    effects = machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    assert kinds(effects) == [CloseSocket, Log, Fail]
+    error = ended_with(effects, call, CallTimeoutError, Outcome.UNKNOWN)
+    assert (error.operation, error.timeout_s, error.setting) == ("step", 3.0, "step_timeout_s")
+    assert machine.state is State.LOST
+    assert machine.loss.reason == "timeout"
+
+
+@cell(Row.BUSY, Event.CLOSE)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    effects = machine.handle(Event.CLOSE)
+    assert kinds(effects) == [CloseSocket, Fail]
+    assert effects[0] == CloseSocket(goodbye=True)
+    ended_with(effects, call, SessionClosedError, Outcome.UNKNOWN)
+    assert (machine.state, machine.call) == (State.CLOSED, None)
+
+
+@cell(Row.BUSY, Event.LOOP_CLOSED)
+def _() -> None:
+    machine, call = busy(Op.STEP)
+    effects = machine.handle(Event.LOOP_CLOSED)
+    assert kinds(effects) == [CloseSocket, Log, Fail]
+    error = ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
+    assert error.reason == "loop_closed"
+    assert (machine.state, machine.call) == (State.LOST, None)
+
+
+# SUSPENDED
+
+
+@cell(Row.SUSPENDED, Event.CONNECT)
+def _() -> None:
+    machine, _ = suspended()
+    call, effects = ask(machine, Op.CONNECT)
+    assert (effects, machine.call, machine.state) == ([], call, State.SUSPENDED)
+    completed(machine.handle(Event.RESUMED, Resumed(1)), call, None)
+    assert (machine.row, machine.number) == (Row.IDLE, 1)
+
+
+@cell(Row.SUSPENDED, Event.RESET)
+def _() -> None:
+    machine, _ = suspended()
+    call, effects = ask(machine, Op.RESET)
+    assert (effects, machine.call, machine.needs_reset) == ([], call, True)
+    assert machine.handle(Event.RESUMED, Resumed(1)) == [Send(call)]
+    assert (machine.row, machine.number) == (Row.BUSY, 1)
+
+
+@cell(Row.SUSPENDED, Event.CALL)
+def _() -> None:
+    machine, _ = suspended()
+    call, effects = ask(machine, Op.STEP)
+    assert (effects, machine.call) == ([], call)
+    assert machine.handle(Event.RESUMED, Resumed(1)) == [Send(call)]
+    assert (call.seq, call.sends) == (2, 1)
+
+
+@cell(Row.SUSPENDED, Event.DIAL_FAILED)
+def _() -> None:
+    machine, call = suspended(Op.STEP)
+    first = machine.handle(Event.DIAL_FAILED, REFUSED)
+    second = machine.handle(Event.DIAL_FAILED, REFUSED)
+    assert kinds(first + second) == [Dial, Dial]
+    assert first[0].resume
+    assert second[0].resume
+    assert 0 < first[0].delay < second[0].delay
+    assert (machine.state, machine.call) == (State.SUSPENDED, call)
+
+
+@cell(Row.SUSPENDED, Event.RESUMED)
+def _() -> None:
+    started, call = suspended(Op.STEP)
+    assert started.handle(Event.RESUMED, Resumed(call.seq, running=True)) == []
+    assert (started.row, started.call, call.sends) == (Row.BUSY, call, 1)
+    not_started, call = suspended(Op.STEP)
+    assert not_started.handle(Event.RESUMED, Resumed(call.seq - 1)) == [Send(call)]
+    assert (not_started.row, call.sends) == (Row.BUSY, 2)
+    wrong, call = suspended(Op.STEP)
+    effects = wrong.handle(Event.RESUMED, Resumed(call.seq + 1))
+    ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
+    assert wrong.state is State.LOST
+
+
+@cell(Row.SUSPENDED, Event.RESUME_LOST)
+def _() -> None:
+    machine, call = suspended(Op.STEP)
+    effects = machine.handle(Event.RESUME_LOST, "evicted")
+    error = ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
+    assert error.reason == "evicted"
+    assert machine.state is State.LOST
+    resetting, _ = suspended(Op.RESET)
+    assert kinds(resetting.handle(Event.RESUME_LOST, "expired")) == [CloseSocket, Log, Dial]
+    assert resetting.state is State.OPENING
+
+
+@cell(Row.SUSPENDED, Event.GAVE_UP)
+def _() -> None:
+    waiting, _ = suspended()
+    unsent, _ = ask(waiting, Op.STEP)
+    effects = waiting.handle(Event.GAVE_UP, GaveUp("timeout", unsent))
+    ended_with(effects, unsent, CallTimeoutError, Outcome.NOT_APPLIED)
+    assert (waiting.state, waiting.call) == (State.SUSPENDED, None)
+    machine, call = suspended(Op.STEP)
+    ended_with(machine.handle(Event.GAVE_UP, GaveUp("timeout", call)), call, CallTimeoutError, Outcome.UNKNOWN)
+    assert machine.state is State.LOST
+
+
+@cell(Row.SUSPENDED, Event.CLOSE)
+def _() -> None:
+    machine, call = suspended(Op.STEP)
+    effects = machine.handle(Event.CLOSE)
+    assert effects[0] == CloseSocket(goodbye=False)
+    ended_with(effects, call, SessionClosedError, Outcome.UNKNOWN)
+    assert machine.state is State.CLOSED
+
+
+@cell(Row.SUSPENDED, Event.LOOP_CLOSED)
+def _() -> None:
+    machine, _ = suspended()
+    assert kinds(machine.handle(Event.LOOP_CLOSED)) == [CloseSocket, Log]
+    assert machine.state is State.LOST
+    assert machine.loss.reason == "loop_closed"
+
+
+# LOST
+
+
+@cell(Row.LOST, Event.CONNECT)
+def _() -> None:
+    machine = lost()
+    call, effects = ask(machine, Op.CONNECT)
+    assert effects == [Dial()]
+    completed(machine.handle(Event.OPENED, False), call, None)
+    assert (machine.state, machine.socket_open) == (State.LOST, True)
+    again, effects = ask(machine, Op.CONNECT)
+    completed(effects, again, None)
+    assert machine.state is State.LOST
+
+
+@cell(Row.LOST, Event.RESET)
+def _() -> None:
+    machine = lost()
+    call, effects = ask(machine, Op.RESET)
+    assert effects == [Dial()]
+    assert machine.handle(Event.OPENED, False) == [Send(call)]
+    assert machine.loss is not None
+    completed(machine.handle(Event.RECEIVED, OBSERVATION), call, OBSERVATION)
+    assert (machine.row, machine.loss, machine.number) == (Row.IDLE, None, 2)
+    open_already = lost(socket_open=True)
+    call, effects = ask(open_already, Op.RESET)
+    assert effects == [Send(call)]
+    assert open_already.row is Row.BUSY
+
+
+@cell(Row.LOST, Event.CALL)
+def _() -> None:
+    for machine in (lost(), lost(socket_open=True)):
+        for op in (Op.STEP, Op.STATE, Op.TOOL):
+            call, effects = ask(machine, op)
+            error = ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED)
+            assert (error.reason, error.session, error.close_code) == ("server_restart", 1, 1012)
+            assert machine.state is State.LOST
+
+
+@cell(Row.LOST, Event.RECEIVED)
+def _() -> None:
+    machine = lost(socket_open=True)
+    effects = machine.handle(Event.RECEIVED, OBSERVATION)
+    assert kinds(effects) == [CloseSocket, Log]
+    assert (machine.state, machine.socket_open) == (State.LOST, False)
+    refused = lost(socket_open=True)
+    effects = refused.handle(Event.RECEIVED, error_frame("CAPACITY_REACHED"))
+    assert kinds(effects) == [CloseSocket, Log]
+    assert "refused" in effects[1].text
+    assert (refused.state, refused.number) == (State.LOST, 1)
+
+
+@cell(Row.LOST, Event.OVERSIZED)
+def _() -> None:
+    machine = lost(socket_open=True)
+    assert kinds(machine.handle(Event.OVERSIZED, Oversized(11, 10))) == [CloseSocket, Log]
+    assert (machine.state, machine.socket_open) == (State.LOST, False)
+
+
+@cell(Row.LOST, Event.DROPPED)
+def _() -> None:
+    machine = lost(socket_open=True)
+    first = machine.loss
+    assert machine.handle(Event.DROPPED, Drop()) == [CloseSocket()]
+    assert (machine.state, machine.socket_open, machine.loss) == (State.LOST, False, first)
+
+
+@cell(Row.LOST, Event.GAVE_UP)
+def _() -> None:
+    machine = lost()
+    before = dict(vars(machine))
+    call = machine.new_call(Op.STEP)
+    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", call)) == []
+    assert vars(machine) == before
+
+
+@cell(Row.LOST, Event.CLOSE)
+def _() -> None:
+    machine = lost(socket_open=True)
+    assert machine.handle(Event.CLOSE) == [CloseSocket(goodbye=True)]
+    assert (machine.state, machine.loss, machine.needs_reset) == (State.CLOSED, None, True)
+
+
+@cell(Row.LOST, Event.LOOP_CLOSED)
+def _() -> None:
+    machine = lost(socket_open=True)
+    assert machine.handle(Event.LOOP_CLOSED) == [CloseSocket()]
+    assert (machine.state, machine.socket_open) == (State.LOST, False)
+
+
+# CLOSED
+
+
+@cell(Row.CLOSED, Event.CONNECT)
+def _() -> None:
+    machine = closed()
+    call, effects = ask(machine, Op.CONNECT)
+    assert effects == [Dial()]
+    completed(machine.handle(Event.OPENED, False), call, None)
+    step, effects = ask(machine, Op.STEP)
+    error = ended_with(effects, step, SessionLostError, Outcome.NOT_APPLIED)
+    assert error.reason == "reset_failed"
+    machine = closed()
+    ask(machine, Op.CONNECT)
+    machine.handle(Event.DIAL_FAILED, DialFailure(ConnectError("no"), retryable=False))
+    assert machine.state is State.NEW
+
+
+@cell(Row.CLOSED, Event.RESET)
+def _() -> None:
+    machine = closed()
+    call, effects = ask(machine, Op.RESET)
+    assert effects == [Dial()]
+    assert machine.handle(Event.OPENED, False) == [Send(call)]
+    queued = machine.new_call(Op.RESET)
+    machine.handle(Event.CLOSE)
+    effects = machine.handle(Event.RESET, queued)  # it was made before the close
+    ended_with(effects, queued, SessionClosedError, Outcome.NOT_APPLIED)
+    assert machine.state is State.CLOSED
+    ask(machine, Op.RESET)
+    machine.handle(Event.DIAL_FAILED, DialFailure(ConnectError("no"), retryable=False))
+    assert machine.state is State.NEW
+
+
+@cell(Row.CLOSED, Event.CALL)
+def _() -> None:
+    machine = closed()
+    call, effects = ask(machine, Op.STEP)
+    assert kinds(effects) == [Fail]
+    ended_with(effects, call, SessionClosedError, Outcome.NOT_APPLIED)
+    assert machine.state is State.CLOSED
+
+
+@cell(Row.CLOSED, Event.GAVE_UP)
+def _() -> None:
+    machine = closed()
+    before = dict(vars(machine))
+    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", machine.new_call(Op.STEP))) == []
+    assert vars(machine) == before
+
+
+@cell(Row.CLOSED, Event.CLOSE)
+def _() -> None:
+    machine = closed()
+    before = dict(vars(machine))
+    assert machine.handle(Event.CLOSE) == []
+    assert vars(machine) == before
+
+
+@cell(Row.CLOSED, Event.LOOP_CLOSED)
+def _() -> None:
+    machine = closed()
+    before = dict(vars(machine))
+    assert machine.handle(Event.LOOP_CLOSED) == []
+    assert vars(machine) == before
