@@ -84,7 +84,8 @@ def serve_process(
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate()
+        if process.stdout is not None and not process.stdout.closed:
+            process.communicate()
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[str], timeout_s: float = 30.0) -> None:
