@@ -23,7 +23,7 @@ from openenv.core.exceptions import (
     OpenEnvError,
     SessionCapacityError,
 )
-from openenv.core.wire.json_codec import UnencodableValue
+from openenv.core.wire.json_codec import UnencodableValue, encode
 from openenv.core.wire.messages import INVALID_ACTION, CallKind, WSErrorCode
 
 __all__ = ["Call", "CallError", "Work", "clip", "env_raised", "refusal", "run_call", "validation_error"]
@@ -93,7 +93,7 @@ class Work(Protocol):
 
 
 async def run_call(
-    runner: EnvRunner, call: Call, action_cls: type[Action], encode: Callable[[dict[str, Any]], bytes]
+    runner: EnvRunner, call: Call, action_cls: type[Action], reply: Callable[[dict[str, Any]], bytes]
 ) -> bytes:
     """Run a call and encode its reply.
 
@@ -101,7 +101,7 @@ async def run_call(
         runner: runs the environment.
         call: what to run.
         action_cls: the environment's action class.
-        encode: makes the reply from the observation or state data; runs on the session's thread.
+        reply: makes the reply from the observation or state data; runs on the session's thread.
 
     Raises:
         CallError: it was refused or failed; says whether it was applied.
@@ -109,7 +109,7 @@ async def run_call(
 
     def finish(value: Any) -> bytes:
         try:
-            return encode(serialize_state(value) if call.kind is CallKind.STATE else serialize_observation(value))
+            return reply(serialize_state(value) if call.kind is CallKind.STATE else serialize_observation(value))
         except UnencodableValue as error:
             raise _after(error) from error
         except Exception as error:  # a serializer of the env author raised; the step has run all the same
@@ -124,7 +124,9 @@ async def run_call(
     try:
         if call.kind is CallKind.STATE:
             return await runner.on_thread(lambda env: finish(_read_state(env)))
-        return await runner.call(call.kind.value, arguments, finish)
+        answer = await runner.call(call.kind.value, arguments, finish)
+        runner.steps += call.kind is CallKind.STEP
+        return answer
     except Crash as crash:
         raise env_raised(crash.cause, f"{runner.name}.{call.kind}") from crash.cause
 
@@ -208,7 +210,7 @@ def validation_error(error: ValidationError, loc: tuple[str, ...] = ()) -> CallE
     entries = []
     for entry in error.errors(include_context=False)[:MAX_ERRORS]:
         shown: dict[str, Any] = {
-            "type": entry["type"],
+            "type": clip(entry["type"], MAX_INPUT),
             "loc": [part if isinstance(part, int) else clip(str(part), MAX_INPUT) for part in (*loc, *entry["loc"])],
             "msg": clip(entry["msg"]),
             "input": _small(entry["input"]),
@@ -227,7 +229,13 @@ def clip(text: str, limit: int = MAX_TEXT) -> str:
 
 def _small(value: Any) -> Any:
     """The value, if it is small and plain; else a word about it. Looks at no more of it than that takes."""
-    return value if _weight(value, MAX_INPUT) <= MAX_INPUT else f"<{_describe(value)}, not shown>"
+    if _weight(value, MAX_INPUT) <= MAX_INPUT:
+        try:
+            encode(value)
+            return value
+        except UnencodableValue:
+            pass  # a lone surrogate, say: described below
+    return f"<{_describe(value)}, not shown>"
 
 
 def _weight(value: Any, budget: int) -> int:
@@ -236,7 +244,7 @@ def _weight(value: Any, budget: int) -> int:
     if isinstance(value, int):
         return 1 + value.bit_length() // 3
     if isinstance(value, str):
-        return 1 + len(value) if value.isprintable() or len(value) > budget else 1 + len(value) * 2
+        return 1 + len(value)
     if isinstance(value, BaseModel) or not isinstance(value, list | tuple | dict):
         return budget + 1
     weight = 1

@@ -31,9 +31,8 @@ from openenv.core.env_server.types import (
     StepRequest,
     StepResponse,
 )
-from openenv.core.exceptions import SessionCreationError
 from openenv.core.wire.json_codec import dump_model, encode
-from openenv.core.wire.messages import CallKind
+from openenv.core.wire.messages import CallKind, WSErrorCode
 
 if TYPE_CHECKING:
     from openenv.core.env_server.http_server import HTTPEnvServer
@@ -152,7 +151,8 @@ class HTTPRoutes:
         return self._sessions.get(name[:200]) if name else None
 
     async def _open(self) -> Session:
-        session = await self._sessions.open(idle_timeout_s=HTTP_IDLE_S, evictable=True)
+        limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
+        session = await self._sessions.open(idle_timeout_s=limit, evictable=True)
         await self.bounded(session.ready())
         return session
 
@@ -172,14 +172,20 @@ class HTTPRoutes:
             await self._sessions.or_drained(session.closed)
 
     async def bounded(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """Wait for something of a session, but not longer than a draining server waits for it."""
+        """Wait for something of a session, but not longer than a draining server waits for it.
+
+        Raises:
+            CallError: the server stops and the call has not returned.
+        """
         task = asyncio.ensure_future(waiting)
         try:
             if await self._sessions.or_drained(task):
                 return task.result()
         finally:
             task.cancel()
-        raise SessionCreationError("the server is shutting down and the call has not returned")
+        raise CallError(
+            WSErrorCode.SESSION_ERROR, "The server is shutting down; the call has not returned", applied=None
+        )
 
     # ------------------------------------------------------------ the server
 

@@ -128,6 +128,10 @@ class EnvRunner:
     Args:
         factory: makes the environment.
         thread: where it runs.
+
+    Attributes:
+        name: class of the environment, once it is built.
+        steps: steps that were answered.
     """
 
     def __init__(self, factory: Callable[[], Any], thread: EnvThread) -> None:
@@ -137,6 +141,7 @@ class EnvRunner:
         self._signatures: dict[str, tuple[frozenset[str], bool]] = {}
         self._warned: set[str] = set()
         self.name = ""
+        self.steps = 0
 
     async def build(self, check: Callable[[Any], None]) -> None:
         """Construct the environment, and let ``check`` look at it on its thread.

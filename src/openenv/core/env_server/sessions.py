@@ -92,7 +92,6 @@ class Session:
         id: a random name.
         ending: done when the session ends; its result says why.
         closed: done when ``close()`` of the environment has returned.
-        step_count: calls that were answered.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class Session:
         self.id = str(uuid.uuid4())
         self.evictable = evictable
         self.created_at = self.last_activity_at = time.time()
-        self.step_count = 0
         self.machine = ServerSession()
         self._setup = setup
         self._thread = setup.thread or EnvThread()
@@ -179,7 +177,7 @@ class Session:
             session_id=self.id,
             created_at=self.created_at,
             last_activity_at=self.last_activity_at,
-            step_count=self.step_count,
+            step_count=self._runner.steps,
             environment_type=self._runner.name or self._setup.name,
         )
 
@@ -225,7 +223,6 @@ class Session:
     async def _run(self, work: Work) -> bytes | CallError:
         try:
             reply: bytes | CallError = await work(self._runner)
-            self.step_count += 1
         except CallError as error:
             reply = error
         except Exception:  # a mistake of ours must not leave the session busy for ever
