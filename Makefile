@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+PEER := .peer
+PEER_STAMP := $(PEER)/.ready
 PYTEST_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv demo test lint format clean
+.PHONY: help venv peer demo test lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -17,7 +19,8 @@ help:
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
-	@echo "make clean   remove $(VENV) and all caches"
+	@echo "make peer    only the set-up of $(PEER): the real openenv 0.10.0, which the tests talk to"
+	@echo "make clean   remove $(VENV), $(PEER) and all caches"
 
 venv: $(STAMP)
 
@@ -36,11 +39,23 @@ $(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
 	$$pip install --quiet --no-deps -e envs/sudoku_env
 	@touch $@
 
+peer: $(PEER_STAMP)
+
+# The package that this one must get along with, in an environment of its own: both are called openenv.
+$(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
+	@echo "Setting up $(PEER) with the real openenv 0.10.0: about 50 packages, half a minute on first use."
+	@rm -rf $(PEER)
+	@$(PYTHON) -m venv --without-pip $(PEER)
+	@$(PYTHON) -m pip --python $(PEER)/bin/python install --quiet --no-deps --no-compile -r $<
+	@$(PEER)/bin/python -W ignore -c 'import openenv.core.env_server.http_server, openenv.core.generic_client; \
+		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
-test: lint
-	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+test: lint $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .
@@ -53,5 +68,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +
