@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["StepResult"]
+__all__ = ["ClientSession", "StepResult"]
 
 ObsT = TypeVar("ObsT")
 
@@ -25,3 +25,20 @@ class StepResult(Generic[ObsT]):
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ClientSession:
+    """Where a client stands.
+
+    Attributes:
+        id: public id of the session, as the server's log names it; None with a plain server, or without a session.
+        number: sessions this client has opened; the present one has this number.
+        resumes: how often a session was resumed after its connection had broken.
+        losses: how many sessions were lost.
+    """
+
+    id: str | None
+    number: int
+    resumes: int = 0
+    losses: int = 0

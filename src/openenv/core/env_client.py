@@ -17,8 +17,8 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
-from openenv.core.client_types import StepResult
-from openenv.core.exceptions import ForeignLoopError, ForkedClientError
+from openenv.core.client_types import ClientSession, StepResult
+from openenv.core.exceptions import ForeignLoopError, ForkedClientError, LateResultError, SessionLostError
 from openenv.core.hooks import (
     action_payload,
     encode_request,
@@ -30,18 +30,20 @@ from openenv.core.hooks import (
 from openenv.core.link import EnvLink
 from openenv.core.pending import PendingCall
 from openenv.core.session.client import ClientMachine
-from openenv.core.session.events import Event, Op
+from openenv.core.session.events import Event, Loss, Op
+from openenv.core.session.features import enabled_features
 from openenv.core.session.states import State
 from openenv.core.startup import ProvidedServer
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
 from openenv.core.transport.io_thread import IoThread
 from openenv.core.wire.messages import CallKind, Reply, request
+from openenv.core.wire.v1 import SUBPROTOCOL
 
 if TYPE_CHECKING:
     from openenv.core.sync_client import SyncEnvClient
 
-__all__ = ["EnvClient", "StepResult"]
+__all__ = ["ClientSession", "EnvClient", "StepResult"]
 
 logger = logging.getLogger("openenv.client")
 
@@ -88,6 +90,7 @@ class _Dialer:
     headers: Mapping[str, str]
     ping: tuple[float | None, float | None]
     max_message_bytes: int | None
+    subprotocols: tuple[str, ...] = ()
 
     async def __call__(self) -> WebSocketTransport:
         address = self.address
@@ -100,6 +103,7 @@ class _Dialer:
             ping_interval_s=self.ping[0],
             ping_timeout_s=self.ping[1],
             max_message_bytes=self.max_message_bytes,
+            subprotocols=self.subprotocols,
         )
         return await connector()
 
@@ -133,6 +137,10 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         io: ``auto`` keeps the session on the event loop that uses it; ``thread`` puts it on the I/O thread, so that a
             blocked loop does not lose it and several loops can share it.
         require_reset: refuse step and state before the first reset, rather than warn once.
+        resume: come back to the session when its connection breaks, where the server can do that. ``OPENENV_FEATURES``
+            in the environment switches this and other features off for a whole process.
+        on_resumed: called with the session after each resume, on the thread that moves the frames; must not block.
+        on_session_lost: called with the error after each loss, likewise.
 
     Raises:
         ValueError: no usable address and no provider, an unknown mode, or a bad number.
@@ -155,6 +163,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         state_timeout_s: MaybeSeconds = UNSET,
         io: Literal["auto", "thread"] = "auto",
         require_reset: bool = False,
+        resume: bool = True,
+        on_resumed: Callable[[ClientSession], object] | None = None,
+        on_session_lost: Callable[[SessionLostError], object] | None = None,
     ) -> None:
         if base_url is None and provider is None:
             raise ValueError("EnvClient requires either base_url or provider.")
@@ -170,21 +181,30 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             name = f"{op.value}_timeout_s"
             self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (_seconds(name, given), name)
         self._timeouts[Op.TOOL] = (message, "message_timeout_s")
+        self._timeouts[Op.SETTLE] = self._timeouts[Op.STEP]
         self._io = io
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
+        self._features = enabled_features(os.environ, resume=resume)
+        self._hooks = (on_resumed, on_session_lost)
         self._dialer = _Dialer(
             self._address,
             self._server,
             dict(headers or {}),
             (websocket_ping_interval_s, websocket_ping_timeout_s),
             None if max_message_size_mb is None else int(max_message_size_mb * 1_000_000),
+            (SUBPROTOCOL,) if self._features else (),
         )
         self._begin()
 
     def _begin(self) -> None:
         """Everything that a child session does not share with its parent."""
-        self._machine = ClientMachine(require_reset=self._require_reset, url=self._shown_url)
+        self._machine = ClientMachine(
+            require_reset=self._require_reset,
+            url=self._shown_url,
+            wants=self._features,
+            max_message_bytes=self._dialer.max_message_bytes,
+        )
         self._holder = _Holder()
         self._pending: list[PendingCall[Any]] = []
         self._children: list[weakref.ref[EnvClient[Any, Any, Any]]] = []
@@ -281,6 +301,23 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             """
             ...
 
+        async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
+            """Learn what became of a call that was given up (a timeout, a cancellation, a signal).
+
+            Args:
+                timeout_s: seconds to wait for it; None for no limit. Default: as for a step.
+
+            Returns:
+                The late result of a reset or step that was applied; None if there is nothing to tell: no call was
+                given up, or it was not applied.
+
+            Raises:
+                OutcomeUnknownError: it ended without a result, and may have been applied.
+                CallTimeoutError: it still runs. Call again, or ``reset()``.
+                SessionLostError: the session was lost before its fate was known.
+            """
+            ...
+
         async def disconnect(self) -> None:
             """End the session, but keep a provider's server."""
             ...
@@ -311,6 +348,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         def state(self, **kwargs):
             return self._dispatch("state", lambda: self._state_async(**kwargs))
 
+        def settle(self, **kwargs):
+            return self._dispatch("settle", lambda: self._settle_async(**kwargs))
+
         def disconnect(self):
             return self._dispatch("disconnect", self._disconnect_async)
 
@@ -337,6 +377,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def mode(self) -> str:
         """``simulation`` or ``production``."""
         return self._mode
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Features that the session uses (``seq``, ``cancel``, ``resume``); none with a plain server."""
+        return frozenset(feature.value for feature in self._machine.features)
+
+    @property
+    def session(self) -> ClientSession:
+        """The present session: its public id, its number, and how often this client resumed and lost sessions."""
+        return _client_session(self._machine)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -386,6 +436,10 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
         return self._parse_state(reply.data)
 
+    async def _settle_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
+        reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
+        return reconcile(self._parse_result(reply.data)) if reply.kind == "observation" else None
+
     async def _disconnect_async(self) -> None:
         await self._end()
 
@@ -430,14 +484,19 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         seconds, setting = self._timeouts[op]
         if timeout_s is not UNSET:
             seconds, setting = _seconds("timeout_s", timeout_s), "timeout_s"
-        reply = await self._bind().call(
-            op,
-            data,
-            timeout_s=seconds,
-            setting=setting,
-            connect_timeout_s=self._connect_timeout,
-            episode_id=episode_id,
-        )
+        try:
+            reply = await self._bind().call(
+                op,
+                data,
+                timeout_s=seconds,
+                setting=setting,
+                connect_timeout_s=self._connect_timeout,
+                episode_id=episode_id,
+            )
+        except LateResultError as late:
+            if late.reply is not None and late.reply.kind == "observation":
+                late.result = reconcile(self._parse_result(late.reply.data))
+            raise
         return reply or Reply("none")
 
     async def _end(self) -> None:
@@ -510,7 +569,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 raise ForeignLoopError
             if link.loop.is_closed():
                 link.loop_closed()
-        self._holder.link = EnvLink(self._machine, self._dialer)
+        self._holder.link = EnvLink(self._machine, self._dialer, _hook(self._machine, *self._hooks))
         return self._holder.link
 
     def _may_move(self, link: EnvLink) -> bool:
@@ -536,6 +595,27 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         link = self._holder.link
         transport = None if link is None else link.transport
         return transport.connection if isinstance(transport, WebSocketTransport) else None
+
+
+def _client_session(machine: ClientMachine) -> ClientSession:
+    lease = machine.lease
+    return ClientSession(
+        id=lease.session if lease else None, number=machine.number, resumes=machine.resumes, losses=machine.losses
+    )
+
+
+def _hook(
+    machine: ClientMachine,
+    on_resumed: Callable[[ClientSession], object] | None,
+    on_session_lost: Callable[[SessionLostError], object] | None,
+) -> Callable[[Loss | None], object]:
+    def told(loss: Loss | None) -> None:
+        if loss is None and on_resumed is not None:
+            on_resumed(_client_session(machine))
+        elif loss is not None and on_session_lost is not None:
+            on_session_lost(loss.error())
+
+    return told
 
 
 def _mode(mode: str | None) -> str:

@@ -9,6 +9,8 @@
     ├── SessionClosedError           (RuntimeError)      this client was closed
     ├── NotResetError                (RuntimeError)      require_reset=True, and no reset yet
     ├── CallTimeoutError             (TimeoutError)      no answer in time
+    ├── OutcomeUnknownError          (RuntimeError)      what became of an earlier call cannot be known
+    ├── LateResultError              (RuntimeError)      an earlier call was applied; here is its result
     ├── MessageTooLargeError         (RuntimeError)      a frame is over a limit
     ├── ReplyValidationError         (ValueError)        a reply does not fit the client's models
     ├── ForkedClientError            (RuntimeError)      used in a forked child
@@ -47,10 +49,12 @@ __all__ = [
     "ForeignLoopError",
     "ForkedClientError",
     "InvalidActionError",
+    "LateResultError",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
     "Outcome",
+    "OutcomeUnknownError",
     "ReplyValidationError",
     "ServerError",
     "SessionCapacityError",
@@ -265,6 +269,54 @@ class CallTimeoutError(OpenEnvError, TimeoutError):
             message
             or f"{operation}() was not answered {waited} ({setting}){': ' + detail if detail else ''}. "
             f"{self.outcome.sentence} Allow more with {setting}=, or None for no limit."
+        )
+
+
+class OutcomeUnknownError(OpenEnvError, RuntimeError):
+    """A call that was given up has ended without a result; whether or how far it was applied cannot be known.
+
+    Raised once, by the next call, which was not sent. The session goes on: ``state()`` shows where it stands.
+
+    Attributes:
+        operation: the call that was given up.
+        outcome: ``unknown``, or ``applied`` if it took effect and its result is lost.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, operation: str = "call", outcome: Outcome | str = Outcome.UNKNOWN
+    ) -> None:
+        self.operation = operation
+        self.outcome = Outcome(outcome)
+        super().__init__(
+            message
+            or f"The {operation}() that was given up ended without a result. {self.outcome.sentence} The call that "
+            "raises this was not sent. Look at state() before you go on, or reset()."
+        )
+
+
+class LateResultError(OpenEnvError, RuntimeError):
+    """A call that was given up was applied after all, and its result has come.
+
+    Raised once, by the next step, state or tool call, which was not sent. ``settle()`` returns the result instead.
+
+    Attributes:
+        operation: the call that was given up.
+        result: its result, as the call would have returned it.
+        reply: the frame that carried it.
+        outcome: ``applied``, of the call that was given up.
+    """
+
+    def __init__(
+        self, message: str | None = None, *, operation: str = "step", result: Any = None, reply: Any = None
+    ) -> None:
+        self.operation = operation
+        self.result = result
+        self.reply = reply
+        self.outcome = Outcome.APPLIED
+        super().__init__(
+            message
+            or f"The {operation}() that was given up was applied, and its result is in .result. The call that raises "
+            "this was not sent. Take the result and go on; settle() after a timeout returns it without this error."
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
@@ -25,14 +25,20 @@ from openenv.core.session.events import (
     Fail,
     GaveUp,
     Log,
+    Loss,
     Op,
     Oversized,
+    SayRelease,
     Send,
+    SendCancel,
+    Tell,
 )
+from openenv.core.session.opening import OpeningOutcome, SessionOpened
 from openenv.core.session.states import State
 from openenv.core.transport.base import Connector, DialError, FrameTransport, TransportClosed
 from openenv.core.wire.json_codec import MalformedFrame, decode, encode
 from openenv.core.wire.messages import Reply, close_message, reply_from_frame
+from openenv.core.wire.v1 import Cancel, Lease, Lost, LostReason, Release, Resumed
 
 __all__ = ["EnvLink"]
 
@@ -40,7 +46,12 @@ logger = logging.getLogger("openenv.client")
 
 GOODBYE = encode(close_message())
 
-_EVENT = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET}
+OPENING_TIMEOUT_S = 15.0
+"""How long a server may take for the first words on a socket, before the dial counts as failed."""
+
+RELEASE_TIMEOUT_S = 1.0
+
+_EVENT = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET, Op.SETTLE: Event.SETTLE}
 
 
 class EnvLink:
@@ -49,10 +60,14 @@ class EnvLink:
     Args:
         machine: the client's session machine.
         connector: dials the server once.
+        hook: told of each loss, and (with None) of each resumed session.
     """
 
-    def __init__(self, machine: ClientMachine, connector: Connector) -> None:
+    def __init__(
+        self, machine: ClientMachine, connector: Connector, hook: Callable[[Loss | None], object] | None = None
+    ) -> None:
         self.machine = machine
+        self._hook = hook
         self.loop = asyncio.get_running_loop()
         self._connector = connector
         self._turns = asyncio.Lock()  # served first come, first served
@@ -63,6 +78,7 @@ class EnvLink:
         self._answer: asyncio.Future[Reply | None] | None = None
         self._frames: dict[Call, bytes] = {}
         self._unsent: Call | None = None
+        self._last_reply: Reply | None = None
 
     @property
     def transport(self) -> FrameTransport | None:
@@ -135,7 +151,7 @@ class EnvLink:
             try:
                 await self._flush()
                 dial_end = call.dial_deadline
-                if dial_end is not None and self.machine.state is State.OPENING:
+                if dial_end is not None and self.machine.state in (State.OPENING, State.SUSPENDED):
                     return await self._await_opening(call, answer, dial_end)
                 return await answer
             except asyncio.CancelledError:
@@ -147,12 +163,11 @@ class EnvLink:
                 answer.exception()  # seen: a caller that was cancelled does not take it
 
     async def _await_opening(self, call: Call, answer: asyncio.Future[Reply | None], end: float) -> Reply | None:
-        """Opening has a time of its own, except for a client that is on its way back from a loss."""
+        """Opening has a time of its own; what its end means is for the machine to say."""
 
         def too_late() -> None:
-            opening = self.machine.call is call and self.machine.state is State.OPENING
-            if opening and self.machine.loss is None:
-                self._feed(Event.GAVE_UP, GaveUp("timeout", call))
+            if self.machine.call is call and self.machine.state in (State.OPENING, State.SUSPENDED):
+                self._feed(Event.OPENING_OVER)
 
         timer = self.loop.call_at(end, too_late)
         try:
@@ -168,7 +183,8 @@ class EnvLink:
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
         if not answer.done() or answer.exception() is None:
-            self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call))
+            reply = answer.result() if answer.done() else None
+            self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call, reply))
         if answer.done():
             answer.exception()  # seen, also if the cancellation hides it
         if timed_out:
@@ -178,7 +194,7 @@ class EnvLink:
     def interrupted(self, op: Op) -> None:
         """A finished call whose result reached nobody (its thread was interrupted)."""
         if self.machine.call is None:
-            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op)))
+            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op), self._last_reply))
 
     async def close(self) -> None:
         """End the session. Bounded: about a second, whatever the server does."""
@@ -214,15 +230,30 @@ class EnvLink:
                 case Send(call):
                     self._unsent = call
                 case Complete(_, reply):
+                    self._last_reply = reply
                     self._resolve(reply, None)
                 case Fail(_, error):
                     self._resolve(None, error)
                 case Dial(delay):
                     self._dialing = self._spawn(self._dial(delay))
+                case SendCancel(seq):
+                    self._send_soon(encode(Cancel(seq).frame()))
+                case SayRelease():
+                    self._closing_task(self._release(self.machine.farewells()))
                 case CloseSocket(goodbye):
                     self._let_go(goodbye)
-                case Log(text):
-                    logger.warning("%s", text)
+                case Log(text, warning):
+                    logger.log(logging.WARNING if warning else logging.INFO, "%s", text)
+                case Tell(loss):
+                    self._tell(loss)
+
+    def _tell(self, loss: Loss | None) -> None:
+        if self._hook is None:
+            return
+        try:
+            self._hook(loss)
+        except Exception:  # a user's hook must not break the session it is told of
+            logger.exception("a session hook raised")
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
         answer = self._answer
@@ -239,41 +270,80 @@ class EnvLink:
         transport = self._transport
         if call is None or transport is None:
             return
+        frame = self._frames[call]
+        if self.machine.numbered:  # the same bytes whenever it is sent in this session (E9)
+            frame = b'{"seq":%d,%b' % (call.seq, frame[1:])
         try:
-            await transport.send(self._frames[call])
+            await transport.send(frame)
         except TransportClosed:
             pass  # the reader meets the same end and tells the machine how it came
 
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
+        transport: FrameTransport | None = None
         try:
             if delay:
                 await asyncio.sleep(delay)
             transport = await self._connector()
+            outcome = await self._open(transport)
         except DialError as error:
-            self._dial_over(me, Event.DIAL_FAILED, error.failure)
-            return
+            outcome = error.failure
         except OpenEnvError as error:
-            self._dial_over(me, Event.DIAL_FAILED, DialFailure(error, retryable=False))
-            return
+            outcome = DialFailure(error, retryable=False)
+        except asyncio.CancelledError:
+            if transport is not None:
+                transport.abort()
+            raise
         except Exception as error:  # whatever a connector raises, the caller who waits for it must hear of it
             failure = ConnectError(f"Failed to connect: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._dial_over(me, Event.DIAL_FAILED, DialFailure(failure, retryable=False))
-            return
-        if self._dialing is not me:
+            outcome = DialFailure(failure, retryable=False)
+        opened = isinstance(outcome, SessionOpened | Resumed)
+        if transport is not None and (self._dialing is not me or not opened):
             transport.abort()
+        if self._dialing is not me:
             return
-        self._transport = transport
-        self._spawn(self._read(transport))
-        self._dial_over(me, Event.OPENED, False)
+        self._dialing = None
+        if opened and transport is not None:
+            self._transport = transport
+            self._spawn(self._read(transport))
+        self._feed(*_event(outcome))
         await self._flush()
 
-    def _dial_over(self, task: asyncio.Task[Any] | None, event: Event, payload: Any) -> None:
-        """Tell the machine, unless this dial was given up in the meantime."""
-        if self._dialing is task:
-            self._dialing = None
-            self._feed(event, payload)
+    async def _open(self, transport: FrameTransport) -> OpeningOutcome:
+        """The first words on a fresh socket; a plain one needs none."""
+        opening = self.machine.opening()
+        if transport.subprotocol is None:
+            return SessionOpened() if opening.resume is None else Lost(LostReason.EPOCH)
+        try:
+            async with asyncio.timeout(OPENING_TIMEOUT_S):
+                while opening.outcome is None:
+                    frame = await transport.receive()
+                    if isinstance(frame, Oversized):
+                        raise MalformedFrame("an oversized frame")
+                    for answer in opening.receive(reply_from_frame(decode(frame))):
+                        await transport.send(encode(answer))
+            return opening.outcome
+        except TransportClosed as closed:
+            return opening.closed(closed.drop.code, closed.drop.reason, closed.drop.detail)
+        except MalformedFrame as error:
+            return opening.broken(str(error))
+        except TimeoutError:
+            return opening.closed(None, "", f"no answer for {OPENING_TIMEOUT_S:g} s")
+
+    async def _release(self, leases: Sequence[Lease]) -> None:
+        """Tell the server, once and within about a second, that these sessions are not wanted any more (E25)."""
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                transport = await self._connector()
+                try:
+                    await transport.receive()  # welcome
+                    for lease in leases:
+                        await transport.send(encode(Release(lease.session, lease.token).frame()))
+                finally:
+                    await transport.close(GOODBYE)
+        except (TimeoutError, DialError, TransportClosed, OpenEnvError):
+            pass  # its lease runs out by itself
 
     async def _read(self, transport: FrameTransport) -> None:
         while True:
@@ -313,12 +383,39 @@ class EnvLink:
         if not goodbye:
             transport.abort()
             return
-        task = self._spawn(transport.close(GOODBYE))
+        self._closing_task(transport.close(GOODBYE))
+
+    def _closing_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._spawn(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    def _send_soon(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._spawn(_send_if_open(self._transport, frame))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _event(outcome: OpeningOutcome) -> tuple[Event, Any]:
+    """How an opening ended, as an event for the machine."""
+    match outcome:
+        case SessionOpened():
+            return Event.OPENED, outcome
+        case Resumed():
+            return Event.RESUMED, outcome
+        case Lost(reason):
+            return Event.RESUME_LOST, reason
+        case _:
+            return Event.DIAL_FAILED, outcome
+
+
+async def _send_if_open(transport: FrameTransport, frame: bytes) -> None:
+    try:
+        await transport.send(frame)
+    except TransportClosed:
+        pass  # the reader meets the same end and tells the machine how it came

@@ -59,6 +59,11 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         limit = {} if timeout_s is UNSET else {"timeout_s": timeout_s}
         return cast("StateT", self._wait(self._client.state(**limit)))
 
+    def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
+        """See `EnvClient.settle`."""
+        limit = {} if timeout_s is UNSET else {"timeout_s": timeout_s}
+        return cast("StepResult[ObsT] | None", self._wait(self._client.settle(**limit)))
+
     def disconnect(self) -> None:
         """See `EnvClient.disconnect`."""
         self._wait(self._client.disconnect())

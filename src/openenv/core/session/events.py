@@ -15,6 +15,7 @@ __all__ = [
     "Dial",
     "DialFailure",
     "Drop",
+    "Due",
     "Effect",
     "Event",
     "Fail",
@@ -23,8 +24,10 @@ __all__ = [
     "Loss",
     "Op",
     "Oversized",
-    "Resumed",
+    "SayRelease",
     "Send",
+    "SendCancel",
+    "Tell",
 ]
 
 
@@ -36,6 +39,7 @@ class Op(StrEnum):
     STEP = "step"
     STATE = "state"
     TOOL = "tool"
+    SETTLE = "settle"
 
     @property
     def kind(self) -> CallKind:
@@ -49,11 +53,13 @@ class Event(StrEnum):
     CONNECT = "connect"
     RESET = "reset"
     CALL = "step, state or tool call"
-    OPENED = "the socket opened"
+    SETTLE = "settle"
+    OPENED = "the session opened"
     DIAL_FAILED = "the dial failed"
     RECEIVED = "a frame arrived"
     OVERSIZED = "a frame over the limit arrived"
     DROPPED = "the connection dropped"
+    OPENING_OVER = "the time for opening is over"
     GAVE_UP = "the caller gave up"
     CLOSE = "close"
     LOOP_CLOSED = "the event loop was closed"
@@ -136,10 +142,26 @@ class DialFailure:
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The caller no longer waits for this call. ``cause``: ``timeout``, ``cancelled`` or ``interrupted``."""
+    """The caller no longer waits for this call.
+
+    Attributes:
+        cause: ``timeout``, ``cancelled`` or ``interrupted``.
+        call: the call.
+        reply: its answer, if that had come already.
+    """
 
     cause: str
     call: Call
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What a call that was given up has left to be told: its late reply, or why there is none."""
+
+    op: Op
+    reply: Reply | None = None
+    error: OpenEnvError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +170,6 @@ class Oversized:
 
     size: int
     limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The server's answer to a resume: last request number it started, and whether that one still runs."""
-
-    last_seq: int
-    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +217,18 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class SendCancel:
+    """Tell the server that the caller of request ``seq`` gave up."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SayRelease:
+    """Try once, on a socket of its own, to tell the server that the given-up sessions are not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloseSocket:
     """Get rid of the socket, or of the dial under way. ``goodbye``: say that the session is over first."""
 
@@ -227,9 +253,17 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One line for the log, at warning level."""
+    """One line for the log, a warning or for information."""
 
     text: str
+    warning: bool = True
 
 
-Effect = Dial | Send | CloseSocket | Complete | Fail | Log
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the user's hooks: of this loss, or (None) that the session was resumed."""
+
+    loss: Loss | None
+
+
+Effect = Dial | Send | SendCancel | SayRelease | CloseSocket | Complete | Fail | Log | Tell

@@ -116,6 +116,10 @@ class Opening:
         )
         return DialFailure(error, retryable=final is not CloseCode.PROTOCOL)
 
+    def broken(self, detail: str) -> DialFailure:
+        """The server does not keep to the protocol."""
+        return DialFailure(ConnectError(f"Failed to connect to {self.url}: {detail}.", url=self.url), retryable=False)
+
     def _on_welcome(self, frame: Reply) -> list[dict[str, Any]]:
         if frame.kind != "welcome":
             raise MalformedFrame(f"the server's first frame is '{frame.kind}' and not 'welcome'")

@@ -24,7 +24,7 @@ Two rules carry everything else.
 2. *An answer belongs to a request.* A frame that no request asked for, or of another type than its
    request wants, proves that requests and replies no longer match, so the session is lost.
 
-`TABLE` names, for each row (the state, with OPEN split into idle and busy) and each event, the rule of
+`TABLE` names, for each row (the state, with OPEN split into idle, busy and settling) and each event, the rule of
 `ClientMachine` that says what happens. An event without a cell is a fault of the machine's driver: it
 raises `IllegalEvent` and changes nothing.
 """
@@ -51,12 +51,13 @@ class State(StrEnum):
 
 
 class Row(StrEnum):
-    """Rows of the table: the states, with OPEN split by whether a call is in flight."""
+    """Rows of the table: the states, with OPEN split by what the client waits for."""
 
     NEW = "new"
     OPENING = "opening"
     IDLE = "open, idle"
     BUSY = "open, call in flight"
+    SETTLING = "open, waiting for the fate of a call that was given up"
     SUSPENDED = "suspended"
     LOST = "lost"
     CLOSED = "closed"
@@ -75,16 +76,19 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.NEW, Event.CONNECT): "open_first",
     (Row.NEW, Event.RESET): "open_first",
     (Row.NEW, Event.CALL): "open_for_call",
+    (Row.NEW, Event.SETTLE): "settle_now",
     (Row.NEW, Event.CLOSE): "end",
     (Row.NEW, Event.LOOP_CLOSED): "stay",
     (Row.OPENING, Event.OPENED): "start_session",
     (Row.OPENING, Event.DIAL_FAILED): "dial_again",
+    (Row.OPENING, Event.OPENING_OVER): "opening_over",
     (Row.OPENING, Event.GAVE_UP): "give_up_opening",
     (Row.OPENING, Event.CLOSE): "end",
     (Row.OPENING, Event.LOOP_CLOSED): "give_up_opening",
     (Row.IDLE, Event.CONNECT): "already_open",
-    (Row.IDLE, Event.RESET): "send",
-    (Row.IDLE, Event.CALL): "send_call",
+    (Row.IDLE, Event.RESET): "ask",
+    (Row.IDLE, Event.CALL): "ask",
+    (Row.IDLE, Event.SETTLE): "ask",
     (Row.IDLE, Event.RECEIVED): "unasked",
     (Row.IDLE, Event.OVERSIZED): "unasked",
     (Row.IDLE, Event.DROPPED): "drop_idle",
@@ -97,9 +101,17 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.BUSY, Event.GAVE_UP): "give_up_call",
     (Row.BUSY, Event.CLOSE): "end",
     (Row.BUSY, Event.LOOP_CLOSED): "lose_loop",
+    (Row.SETTLING, Event.RECEIVED): "answer_abandoned",
+    (Row.SETTLING, Event.OVERSIZED): "unasked",
+    (Row.SETTLING, Event.DROPPED): "drop_idle",
+    (Row.SETTLING, Event.GAVE_UP): "give_up_waiting",
+    (Row.SETTLING, Event.CLOSE): "end",
+    (Row.SETTLING, Event.LOOP_CLOSED): "lose_loop",
     (Row.SUSPENDED, Event.CONNECT): "wait_for_resume",
     (Row.SUSPENDED, Event.RESET): "wait_for_resume",
     (Row.SUSPENDED, Event.CALL): "call_suspended",
+    (Row.SUSPENDED, Event.SETTLE): "wait_for_resume",
+    (Row.SUSPENDED, Event.OPENING_OVER): "open_elsewhere",
     (Row.SUSPENDED, Event.DIAL_FAILED): "resume_again",
     (Row.SUSPENDED, Event.RESUMED): "resume",
     (Row.SUSPENDED, Event.RESUME_LOST): "lose_suspended",
@@ -109,6 +121,7 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.LOST, Event.CONNECT): "connect_lost",
     (Row.LOST, Event.RESET): "reset_lost",
     (Row.LOST, Event.CALL): "refuse",
+    (Row.LOST, Event.SETTLE): "settle_now",
     (Row.LOST, Event.RECEIVED): "unasked",
     (Row.LOST, Event.OVERSIZED): "unasked",
     (Row.LOST, Event.DROPPED): "drop_lost",
@@ -118,6 +131,7 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.CLOSED, Event.CONNECT): "open_first",
     (Row.CLOSED, Event.RESET): "open_first",
     (Row.CLOSED, Event.CALL): "refuse_closed",
+    (Row.CLOSED, Event.SETTLE): "settle_now",
     (Row.CLOSED, Event.GAVE_UP): "stay",
     (Row.CLOSED, Event.CLOSE): "stay",
     (Row.CLOSED, Event.LOOP_CLOSED): "stay",

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -23,6 +23,7 @@ from websockets.exceptions import (
     WebSocketException,
 )
 from websockets.frames import Close, Frame, Opcode
+from websockets.typing import Subprotocol
 
 from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure, Drop, Oversized
@@ -76,6 +77,7 @@ class WebSocketConnector:
         ping_timeout_s: seconds to wait for a pong before the connection counts as dead; None for ever.
         max_message_bytes: largest reply that is given to a caller; None for no limit. A larger one costs its call,
             not the session; only past twice that the connection ends.
+        subprotocols: WebSocket subprotocols to offer.
     """
 
     address: Address
@@ -83,6 +85,7 @@ class WebSocketConnector:
     ping_interval_s: float | None = 20.0
     ping_timeout_s: float | None = 20.0
     max_message_bytes: int | None = None
+    subprotocols: Sequence[str] = ()
 
     async def __call__(self) -> WebSocketTransport:
         """Open the connection.
@@ -94,6 +97,7 @@ class WebSocketConnector:
         try:
             connection = await connect(
                 self.address.url,
+                subprotocols=[Subprotocol(name) for name in self.subprotocols] or None,
                 additional_headers=dict(self.headers) or None,
                 user_agent_header=_user_agent(),
                 compression=None,
@@ -146,6 +150,7 @@ class WebSocketTransport:
 
     def __init__(self, connection: ClientConnection, max_message_bytes: int | None) -> None:
         self.connection = connection
+        self.subprotocol: str | None = connection.subprotocol
         self._limit = max_message_bytes
 
     async def send(self, data: bytes) -> None:

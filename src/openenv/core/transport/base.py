@@ -35,7 +35,13 @@ class DialError(Exception):
 
 
 class FrameTransport(Protocol):
-    """One open connection. All methods belong to the event loop that opened it."""
+    """One open connection. All methods belong to the event loop that opened it.
+
+    Attributes:
+        subprotocol: the WebSocket subprotocol that both ends agreed on; None for the plain dialect.
+    """
+
+    subprotocol: str | None
 
     async def send(self, data: bytes) -> None:
         """Write one text frame (UTF-8 bytes) and wait until the connection can take more.

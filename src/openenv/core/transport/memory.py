@@ -15,7 +15,8 @@ class MemoryTransport:
 
     peer: MemoryTransport
 
-    def __init__(self) -> None:
+    def __init__(self, subprotocol: str | None = None) -> None:
+        self.subprotocol = subprotocol
         self._frames: asyncio.Queue[str | bytes | Drop] = asyncio.Queue()
         self._ended: Drop | None = None
 
@@ -53,12 +54,15 @@ class MemoryTransport:
             self._frames.put_nowait(how)
 
 
-def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
+def memory_pair(subprotocol: str | None = None) -> tuple[MemoryTransport, MemoryTransport]:
     """Make a connection.
+
+    Args:
+        subprotocol: what both ends agreed on.
 
     Returns:
         Its two ends.
     """
-    one, other = MemoryTransport(), MemoryTransport()
+    one, other = MemoryTransport(subprotocol), MemoryTransport(subprotocol)
     one.peer, other.peer = other, one
     return one, other

@@ -15,11 +15,13 @@ from openenv.core.exceptions import (
     EnvExecutionError,
     EnvironmentFactoryError,
     InvalidActionError,
+    MessageTooLargeError,
     OpenEnvError,
     Outcome,
     ServerError,
 )
 from openenv.core.wire.json_codec import MalformedFrame
+from openenv.core.wire.v1 import V1ErrorCode
 
 __all__ = [
     "INVALID_ACTION",
@@ -68,10 +70,17 @@ class WSErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One frame from the server. ``kind`` is its ``type``; an error frame has kind ``error``."""
+    """One frame from the server.
+
+    Attributes:
+        kind: its ``type``; an error frame has kind ``error``.
+        data: its ``data``.
+        seq: number of the request it answers, where calls are numbered.
+    """
 
     kind: str
     data: dict[str, Any] = field(default_factory=dict)
+    seq: int | None = None
 
     @property
     def is_error(self) -> bool:
@@ -106,9 +115,16 @@ def reply_from_frame(frame: Mapping[str, Any]) -> Reply:
     data = frame.get("data")
     if not isinstance(kind, str):
         raise MalformedFrame("the frame has no type")
+    if data is None and kind in _BARE:
+        data = {}
     if not isinstance(data, dict):
         raise MalformedFrame(f"the data of a '{kind}' frame must be an object")
-    return Reply(kind, data)
+    seq = frame.get("seq")
+    return Reply(kind, data, seq if isinstance(seq, int) and not isinstance(seq, bool) else None)
+
+
+_BARE = frozenset({"running"})
+"""Types of frames from the server that may come without ``data``."""
 
 
 def error_from_frame(reply: Reply) -> OpenEnvError:
@@ -131,6 +147,14 @@ def error_from_frame(reply: Reply) -> OpenEnvError:
             )
         case WSErrorCode.FACTORY_ERROR:
             return EnvironmentFactoryError(str(data.get("factory_name") or ""), message or None)
+        case V1ErrorCode.REPLY_TOO_LARGE:
+            size, limit = data.get("size"), data.get("limit")
+            return MessageTooLargeError(
+                size=size if isinstance(size, int) else None,
+                limit=limit if isinstance(limit, int) else None,
+                direction="received",
+                outcome=Outcome.APPLIED,
+            )
         case WSErrorCode.INVALID_JSON | WSErrorCode.UNKNOWN_TYPE:
             return ServerError(message, code=reply.code, outcome=Outcome.NOT_APPLIED, data=rest)
         case _:
