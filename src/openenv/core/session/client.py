@@ -431,7 +431,7 @@ class ClientMachine:
             return [CloseSocket()]
         loss = self._loss("loop_closed", detail="the event loop that held the session was closed")
         effects = self._lose(loss)
-        return [*effects, Fail(call, self._ended_by(loss, call, Outcome.UNKNOWN))] if call else effects
+        return [*effects, Fail(call, self._ended_by(loss, call, _fate(call)))] if call else effects
 
     def _lose_call(self, call: Call, loss: Loss, outcome: Outcome) -> list[Effect]:
         self._forget_socket()
@@ -447,6 +447,7 @@ class ClientMachine:
     def _lose(self, loss: Loss) -> list[Effect]:
         self.loss = loss
         self.needs_reset = True
+        self.socket_open = False
         self.state = State.LOST
         episode = f", episode {loss.episode_id}" if loss.episode_id else ""
         code = f", close code {loss.close_code}" if loss.close_code is not None else ""
@@ -500,7 +501,7 @@ class ClientMachine:
             expected = answer.last_seq in (call.seq - 1, call.seq)
         if not expected:
             loss = self._loss("protocol", detail=f"the server resumed at request {answer.last_seq}")
-            return self._lose_call(call, loss, Outcome.UNKNOWN) if call else self._lose(loss)
+            return self._lose_call(call, loss, _fate(call)) if call else self._lose(loss)
         self.state = State.OPEN
         if call is None:
             return []
@@ -522,8 +523,7 @@ class ClientMachine:
             return effects
         if call.op in (Op.RESET, Op.CONNECT):
             return [*effects, *self._open(call, State.LOST)]
-        outcome = Outcome.UNKNOWN if call.sends else Outcome.NOT_APPLIED
-        return [*effects, Fail(call, loss.error(outcome))]
+        return [*effects, Fail(call, loss.error(_fate(call)))]
 
     def _give_up_suspended(self, end: GaveUp, now: float) -> list[Effect]:
         call = self.call
@@ -541,7 +541,7 @@ class ClientMachine:
     def _end(self, _: Any, now: float) -> list[Effect]:
         call = self.call
         goodbye = self.socket_open
-        had_episode = self._reset_begun or self.loss is not None
+        had_episode = self.needs_reset or self._reset_begun or self.loss is not None
         self._forget_socket()
         self.closes += 1
         self.loss = None
@@ -549,9 +549,7 @@ class ClientMachine:
         self.state = State.CLOSED
         effects: list[Effect] = [CloseSocket(goodbye=goodbye)]
         if call is not None:
-            effects.append(
-                Fail(call, SessionClosedError(outcome=Outcome.UNKNOWN if call.sends else Outcome.NOT_APPLIED))
-            )
+            effects.append(Fail(call, SessionClosedError(outcome=_fate(call))))
         return effects
 
     def _in_flight(self) -> Call:
@@ -560,6 +558,11 @@ class ClientMachine:
 
 
 _FINAL_REASONS = {1012: "server_restart", 4000: "replaced", 4001: "idle", 4002: "draining", 4003: "protocol"}
+
+
+def _fate(call: Call) -> Outcome:
+    """What became of a call that ends without an answer: a frame that never left was not applied."""
+    return Outcome.UNKNOWN if call.sends else Outcome.NOT_APPLIED
 
 
 def _message(frame: Reply | Oversized) -> str:
