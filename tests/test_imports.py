@@ -148,6 +148,18 @@ def test_every_error_is_exported(package: str) -> None:
         assert getattr(load(package), name) is getattr(errors, name)
 
 
+def test_version_of_a_tree_that_was_never_installed() -> None:
+    script = """
+import importlib.metadata
+def missing(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.version = missing
+import openenv
+print(openenv.__version__)
+"""
+    assert run(script) == "0.0.0\n"
+
+
 # ------------------------------------------- one list for people, types and the interpreter
 
 

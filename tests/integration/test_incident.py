@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 from openenv import GenericEnvClient, SessionLostError
 from openenv.cli._server_process import choose_port, running_server
 from openenv.core.exceptions import Outcome
-from openenv.testing import CuttingProxy
+from openenv.testing import FaultProxy
 from sudoku_env import SudokuAction, SudokuEnv, SudokuObservation
 from sudoku_env.engine import solve
 
@@ -32,7 +32,7 @@ HOLES = 12
 class Stage:
     """A running server behind a proxy, and its log."""
 
-    proxy: CuttingProxy
+    proxy: FaultProxy
     server_port: int
     log: Path
 
@@ -75,7 +75,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(PLAYERS)}
     with (
         running_server("sudoku_env.server.app:app", port, environ),
-        CuttingProxy("127.0.0.1", port) as proxy,
+        FaultProxy("127.0.0.1", port) as proxy,
     ):
         yield Stage(proxy, port, log)
 
@@ -114,7 +114,7 @@ def test_64_sync_clients_lose_their_sockets_between_two_steps(stage: Stage, mode
                 assert player.step(move).observation.legal
 
         assert stage.proxy.connections == PLAYERS
-        assert stage.proxy.cut_all(mode) == PLAYERS
+        assert stage.proxy.cut(mode) == PLAYERS
 
         for player, moves in zip(players, games, strict=True):
             for _ in range(2):
@@ -182,7 +182,7 @@ async def test_64_async_clients_lose_their_sockets_with_moves_in_flight(stage: S
         await everybody_moved.wait()
         while answered.total() < 4 * PLAYERS:
             await asyncio.sleep(0)
-        assert stage.proxy.cut_all(mode) == PLAYERS
+        assert stage.proxy.cut(mode) == PLAYERS
         was_cut.set()
     assert [game.result() for game in games] == [1] * PLAYERS
 

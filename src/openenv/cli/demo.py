@@ -24,7 +24,7 @@ from rich.table import Table
 from openenv.cli._incident import Game, Verdict, judge, plan_games, play_all, read_events
 from openenv.cli._server_process import ServerDied, ServerProcess, choose_port, running_server
 from openenv.core.exceptions import OpenEnvError
-from openenv.testing import CuttingProxy
+from openenv.testing import FaultProxy
 
 __all__ = ["demo"]
 
@@ -81,7 +81,7 @@ def _run(games: Sequence[Game], port: int | None, screen: Console) -> tuple[int,
         # Twice the games: a cut session may still be closing while its client opens the next one.
         environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(2 * len(games))}
         try:
-            with running_server(_APP, port, environ) as server, CuttingProxy("127.0.0.1", port) as proxy:
+            with running_server(_APP, port, environ) as server, FaultProxy("127.0.0.1", port) as proxy:
                 screen.print(f"A Sudoku server runs on port {port}; {len(games)} clients play through a proxy.")
                 connections = _play(games, server, proxy, screen)
         except ServerDied as error:
@@ -89,7 +89,7 @@ def _run(games: Sequence[Game], port: int | None, screen: Console) -> tuple[int,
         return connections, judge(read_events(log))
 
 
-def _play(games: Sequence[Game], server: ServerProcess, proxy: CuttingProxy, screen: Console) -> int:
+def _play(games: Sequence[Game], server: ServerProcess, proxy: FaultProxy, screen: Console) -> int:
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -107,7 +107,7 @@ def _play(games: Sequence[Game], server: ServerProcess, proxy: CuttingProxy, scr
 
         def cut() -> int:
             screen.print(f"All {len(games)} games are half played. Cutting every connection now.")
-            return proxy.cut_all("rst")
+            return proxy.cut("rst")
 
         try:
             connections = asyncio.run(_in_time(play_all(proxy.url, games, cut, moved)))

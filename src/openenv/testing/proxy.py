@@ -1,44 +1,44 @@
-"""A TCP proxy that cuts connections on command, to stand between a client and a server.
+"""A TCP proxy that fails on command, to stand between a client and a server.
 
 It forwards bytes and knows nothing of what they mean. It runs on an event loop in a thread of its own, so
-that blocking and async tests use it alike, and a blocked test does not stall it.
+that blocking and async tests use it alike, and a blocked test does not stall it. As a process of its own::
+
+    python -m openenv.testing.proxy --target 127.0.0.1:8000
+
+prints its address, then reads commands from standard input and answers each with ``ok N`` or ``error TEXT``.
+The commands are those of `openenv.testing.controls`; it ends with its input.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import socket
-import struct
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Self, TypeVar
 
-__all__ = ["CutMode", "CuttingProxy"]
+from openenv.testing._forward import Cut, Link, Rules, Shared, end_socket, ways
+from openenv.testing.controls import COMMANDS, CutMode, Direction, ProxyControls, RefuseMode, check, parse
 
-CutMode = Literal["rst", "fin"]
-"""``rst`` resets a connection, as a crash or a firewall does; ``fin`` closes it, as an orderly end does."""
-
-_CHUNK = 64 * 1024
-_FLUSH_S = 1.0  # a peer that does not read what is left may hold up an orderly end this long
-_LINGER_NONE = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
+__all__ = ["FaultProxy", "main"]
 
 T = TypeVar("T")
 
 
-class CuttingProxy:
-    """Forward TCP connections to a target until they are cut.
+class FaultProxy(ProxyControls):
+    """Forward TCP connections to a target, until told to do something else. See `ProxyControls` for what.
 
     Use it as a context manager, or call :meth:`start` and :meth:`close`::
 
-        with CuttingProxy("127.0.0.1", 8000) as proxy:
+        with FaultProxy("127.0.0.1", 8000) as proxy:
             client = GenericEnvClient(base_url=proxy.url)
             ...
-            proxy.cut_all()
-
-    All methods may be called from any thread.
+            proxy.cut("rst")
 
     Args:
         target_host: where the server listens.
@@ -52,14 +52,19 @@ class CuttingProxy:
         self.target_port = target_port
         self.host = host
         self._port = port
-        self._links: set[_Link] = set()
+        self._links: dict[int, Link] = {}
+        self._accepted = 0
+        self._refusing: RefuseMode | None = None
+        self._news = threading.Condition()
+        self._shared = Shared(news=self._tell)
+        self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop = asyncio.Event()
 
     # ---------------------------------------------------------------- life
 
-    def start(self) -> CuttingProxy:
+    def start(self) -> Self:
         """Listen.
 
         Returns:
@@ -92,7 +97,7 @@ class CuttingProxy:
         thread.join()
         self._loop = None
 
-    def __enter__(self) -> CuttingProxy:
+    def __enter__(self) -> Self:
         return self if self._thread is not None else self.start()
 
     def __exit__(
@@ -100,39 +105,106 @@ class CuttingProxy:
     ) -> None:
         self.close()
 
-    # ---------------------------------------------------------------- use
-
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return self._port
 
-    @property
-    def url(self) -> str:
-        """Base URL for a client."""
-        return f"http://{self.host}:{self._port}"
+    # ---------------------------------------------------------------- commands
 
-    @property
-    def connections(self) -> int:
-        """Connections that are open on both sides."""
-        return self._call(self._count())
+    def _do(self, command: str, *arguments: str | float | None) -> int:
+        pairs = zip(COMMANDS[command], arguments, strict=True)
+        checked = [check(name, value, default) for (name, default), value in pairs]
+        if command.startswith("wait_for_"):
+            return self._wait(command, checked)
+        return self._call(self._carry_out(command, checked))
 
-    def cut_all(self, mode: CutMode = "rst") -> int:
-        """Cut every open connection, on both sides. Connections made afterwards are forwarded as before.
+    async def _carry_out(self, command: str, arguments: list[Any]) -> int:
+        match command:
+            case "cut":
+                result = await self._cut(*arguments)
+            case "refuse":
+                result = await self._refuse(arguments[0])
+            case "heal":
+                result = await self._heal()
+            case "connections":
+                return len(self._links)
+            case "accepted":
+                return self._accepted
+            case "passed":
+                return self._count_passed(arguments[0])
+            case _:
+                result = self._rule(command, arguments)
+        self._tell()
+        return result
 
-        Args:
-            mode: ``rst`` or ``fin``. With ``fin``, bytes that the proxy has taken are still delivered.
+    def _rule(self, command: str, arguments: list[Any]) -> int:
+        """Change the rules of connections; returns how many open ones are concerned."""
+        *values, number = arguments
+        links = [link for link in self._links.values() if number in (None, link.number)]
+        if command == "cut_after":  # by whichever connection comes first
+            count, direction, mode = values
+            rules = [self._shared.rules] if number is None else [link.rules for link in links]
+            for table in rules:
+                for way in ways(direction):
+                    table[way].cut = Cut(count, mode)
+            return len(links)
+        for table in [link.rules for link in links] + ([self._shared.rules] if number is None else []):
+            for way in ways(values[-1]):
+                if command == "delay":
+                    table[way].delay_s = values[0]
+                else:
+                    table[way].held = command == "hold"
+        for link in links:
+            link.rules_changed()
+        return len(links)
 
-        Returns:
-            How many were cut; their sockets are closed when this returns.
+    async def _cut(self, mode: CutMode, number: int | None) -> int:
+        links = [link for link in self._links.values() if number in (None, link.number)]
+        await asyncio.gather(*(link.cut(mode) for link in links))
+        return len(links)
 
-        Raises:
-            RuntimeError: the proxy is not running.
-            ValueError: an unknown mode.
-        """
-        if mode not in ("rst", "fin"):
-            raise ValueError(f"mode must be 'rst' or 'fin', not {mode!r}")
-        return self._call(self._cut(mode))
+    async def _refuse(self, mode: RefuseMode) -> int:
+        self._refusing = mode
+        if mode == "closed" and self._server is not None:
+            self._server.close()
+            self._server = None
+        return len(self._links)
+
+    async def _heal(self) -> int:
+        self._refusing = None
+        if self._server is None:
+            await self._listen()
+        for table in [self._shared.rules, *(link.rules for link in self._links.values())]:
+            for rules in table.values():
+                rules.__dict__.update(Rules().__dict__)
+        for link in self._links.values():
+            link.rules_changed()
+        return len(self._links)
+
+    def _wait(self, command: str, arguments: list[Any]) -> int:
+        *wanted, timeout_s = arguments
+        measures: dict[str, tuple[Callable[[], int], Callable[[int], bool]]] = {
+            "wait_for_connections": (lambda: self._accepted, lambda seen: seen >= wanted[0]),
+            "wait_for_open": (lambda: len(self._links), lambda seen: seen == wanted[0]),
+            "wait_for_held": (lambda: self._count_held(wanted[0]), lambda seen: seen >= wanted[1]),
+            "wait_for_passed": (lambda: self._count_passed(wanted[0]), lambda seen: seen >= wanted[1]),
+            "wait_for_cuts": (lambda: self._shared.cuts, lambda seen: seen >= wanted[0]),
+        }
+        measure, enough = measures[command]
+        with self._news:
+            if not self._news.wait_for(lambda: enough(measure()), timeout_s):
+                raise TimeoutError(f"{command} {' '.join(map(str, wanted))}: {measure()} after {timeout_s:g} s")
+            return measure()
+
+    def _count_held(self, direction: Direction) -> int:
+        return sum(link.held[way] for link in list(self._links.values()) for way in ways(direction))
+
+    def _count_passed(self, direction: Direction) -> int:
+        return sum(self._shared.passed[way] for way in ways(direction))
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
 
     # ---------------------------------------------------------------- on the proxy's loop
 
@@ -143,36 +215,42 @@ class CuttingProxy:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
-            server = await asyncio.start_server(self._accept, self.host, self._port)
+            await self._listen()
         except OSError as error:
             listening.set_exception(error)
             return
-        self._port = server.sockets[0].getsockname()[1]
         listening.set_result(None)
         await self._stop.wait()
-        server.close()
-        await self._cut("rst")
+        if self._server is not None:
+            self._server.close()
+        await self._cut("rst", None)
+
+    async def _listen(self) -> None:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        listener = socket.create_server((self.host, self._port), family=family, backlog=1024)
+        self._port = listener.getsockname()[1]
+        self._server = await asyncio.start_server(self._accept, sock=listener, backlog=1024)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._accepted += 1
+        number = self._accepted
+        if self._refusing is not None:
+            end_socket(writer, "rst")
+            self._tell()
+            return
         try:
             target = await asyncio.open_connection(self.target_host, self.target_port)
         except OSError:
-            _end(writer, "rst")
+            end_socket(writer, "rst")
+            self._tell()
             return
-        link = _Link((reader, writer), target)
-        self._links.add(link)
+        link = self._links[number] = Link(number, (reader, writer), target, self._shared)
+        self._tell()
         try:
             await link.run()
         finally:
-            self._links.discard(link)
-
-    async def _count(self) -> int:
-        return len(self._links)
-
-    async def _cut(self, mode: CutMode) -> int:
-        links = list(self._links)
-        await asyncio.gather(*(link.cut(mode) for link in links))
-        return len(links)
+            del self._links[number]
+            self._tell()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
@@ -181,69 +259,44 @@ class CuttingProxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class _Link:
-    """One forwarded connection: the client's socket, the server's, and a pump each way."""
-
-    def __init__(
-        self,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> None:
-        self._client = client
-        self._server = server
-        self._pumps: list[asyncio.Task[None]] = []
-        self._mode: CutMode = "fin"
-        self._closed = asyncio.Event()
-
-    async def run(self) -> None:
-        """Forward both ways until both sides have ended, one fails, or it is cut."""
-        self._pumps = [
-            asyncio.create_task(self._pump(self._client[0], self._server[1])),
-            asyncio.create_task(self._pump(self._server[0], self._client[1])),
-        ]
-        try:
-            _, pending = await asyncio.wait(self._pumps, return_when=asyncio.FIRST_EXCEPTION)
-            for pump in pending:
-                pump.cancel()
-            results = await asyncio.gather(*self._pumps, return_exceptions=True)
-            if any(isinstance(result, OSError) for result in results):
-                self._mode = "rst"  # one side was reset, so is the other
-        finally:
-            for _, writer in (self._client, self._server):
-                _end(writer, self._mode)
-            for _, writer in (self._client, self._server):
-                await _ended(writer)
-            self._closed.set()
-
-    async def cut(self, mode: CutMode) -> None:
-        """End both sides, and wait until their sockets are closed."""
-        self._mode = mode
-        for pump in self._pumps:
-            pump.cancel()
-        if mode == "rst":
-            for _, writer in (self._client, self._server):
-                _end(writer, mode)
-        await self._closed.wait()
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(_CHUNK):
-            sink.write(data)
-            await sink.drain()
-        sink.write_eof()
+# ---------------------------------------------------------------- the command
 
 
-def _end(writer: asyncio.StreamWriter, mode: CutMode) -> None:
-    if mode == "rst":
-        with contextlib.suppress(OSError):  # already closed by the peer
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-        writer.transport.abort()
-    else:
-        writer.close()
+def _answer(proxy: FaultProxy, line: str) -> str:
+    try:
+        command, arguments = parse(line)
+        return f"ok {proxy._do(command, *arguments)}"
+    except (ValueError, TimeoutError, OSError) as error:
+        return f"error {type(error).__name__} {error}"
 
 
-async def _ended(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # how it ended does not matter here
-        try:
-            await asyncio.wait_for(writer.wait_closed(), _FLUSH_S)
-        except TimeoutError:
-            writer.transport.abort()
+def main(arguments: list[str] | None = None) -> int:
+    """Run a proxy until standard input ends.
+
+    Args:
+        arguments: of the command line; those of the process by default.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(prog="python -m openenv.testing.proxy", description="A proxy that fails.")
+    parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the server")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one")
+    options = parser.parse_args(arguments)
+    host, _, port = options.target.rpartition(":")
+    if not port.isdigit():
+        parser.error("--target must be HOST:PORT")
+    target = str(host).strip("[]") or "127.0.0.1"
+    with FaultProxy(target, int(port), host=options.host, port=options.port) as proxy:
+        sys.stdout.write(f"{proxy.url}\n")
+        sys.stdout.flush()
+        for line in sys.stdin:
+            if line.strip():
+                sys.stdout.write(_answer(proxy, line) + "\n")
+                sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -229,3 +231,41 @@ def test_a_result_for_a_loop_that_is_closed_is_dropped() -> None:
 
 def test_threads_are_daemons() -> None:
     assert EnvThread()._thread.daemon
+
+
+async def test_an_async_env_that_blocks_the_loop_is_named(
+    thread: EnvThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openenv.core.env_server.runner.BLOCKED_LOOP_S", 0.02)
+    runner = await built(AsyncProbe, thread)
+    await call(runner, "step", "quick")
+    assert caplog.records == []
+    await call(runner, "step", lambda: time.sleep(0.05))
+    assert "AsyncProbe.step_async() blocked the event loop for" in caplog.text
+    await runner.close()
+
+
+async def test_an_async_env_sees_a_cancellation_and_awaits_real_things(thread: EnvThread) -> None:
+    seen: list[str] = []
+
+    class Waiting(AsyncProbe):
+        async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+            await asyncio.wait_for(asyncio.sleep(0.01), 5)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.01)
+            seen.append("waits")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+    runner = await built(Waiting, thread)
+    task = asyncio.create_task(call(runner, "step", 1))
+    while not seen:
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["waits", "cancelled"]
+    await runner.close()

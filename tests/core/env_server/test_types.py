@@ -41,6 +41,10 @@ def test_a_numpy_reward_becomes_the_python_number(value: Any, plain: Any) -> Non
         assert type(reward) is type(plain)
 
 
+def test_a_numpy_done_becomes_a_bool() -> None:
+    assert Observation(done=numpy.all([True, True])).done is True
+
+
 @pytest.mark.parametrize("value", ["1.0x", [1], numpy.array([1.0, 2.0])])
 def test_what_is_no_number_is_no_reward(value: Any) -> None:
     with pytest.raises(ValidationError):

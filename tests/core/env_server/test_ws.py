@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -495,3 +496,30 @@ def test_an_idle_socket_is_closed_with_4001(env: type[CountEnv]) -> None:
         env.log.wait_for("close")
     assert len(env.log.of("close")) == 1
     assert [event["event"] for event in env.log.events] == ["init", "reset", "step", "slept", "close"]
+
+
+def test_an_async_environment(env: type[CountEnv], caplog: pytest.LogCaptureFixture) -> None:
+    class Async(env):  # type: ignore[valid-type, misc]
+        async def reset_async(self, seed: int | None = None, **kwargs: Any) -> CountObservation:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return self.reset(seed=seed, **kwargs)
+
+        async def step_async(self, action: CountAction, **kwargs: Any) -> CountObservation:  # type: ignore[override]
+            await asyncio.sleep(0)
+            return self.step(action)
+
+    app = create_app(Async, PickyAction, CountObservation, max_concurrent_envs=2, state_cls=CountState)
+    with serve(app) as url, connect(url.ws) as ws:
+        assert call(ws, "reset", seed=1)["data"]["observation"]["count"] == 0
+        assert call(ws, "step", op="inc")["data"]["observation"]["count"] == 1
+        for op in ("exit", "raise"):
+            assert call(ws, "step", op=op)["data"]["code"] == "EXECUTION_ERROR"
+        assert call(ws, "step", op="invalid")["data"]["errors"][0]["type"] == "invalid_action"
+        assert call(ws, "step", op="bytes")["data"]["applied"] is True
+        assert call(ws, "state")["data"]["step_count"] == 2
+    env.log.wait_for("close")
+    on_loop = {event["thread"] for event in env.log.events if event["event"] in ("reset", "step")}
+    elsewhere = {event["thread"] for event in env.log.events if event["event"] in ("init", "state", "close")}
+    assert on_loop == {"live-server"}
+    assert len(elsewhere) == 1
+    assert on_loop & elsewhere == set()

@@ -184,7 +184,7 @@ class HTTPRoutes:
         finally:
             task.cancel()
         raise CallError(
-            WSErrorCode.SESSION_ERROR, "The server is shutting down; the call has not returned", applied=None
+            WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None
         )
 
     # ------------------------------------------------------------ the server

@@ -11,14 +11,17 @@ Threads are daemons and nobody joins them: a call that never returns must not ke
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import itertools
 import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+import time
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from openenv.core.env_server.interfaces import Environment
 
@@ -27,6 +30,9 @@ __all__ = ["Crash", "EnvRunner", "EnvThread"]
 logger = logging.getLogger("openenv.server")
 
 T = TypeVar("T")
+
+BLOCKED_LOOP_S = 1.0
+"""An async environment that holds the event loop for longer is named in the log."""
 
 _numbers = itertools.count(1)
 
@@ -193,7 +199,8 @@ class EnvRunner:
         if not self._is_async(method):
             return await self._thread.run(lambda: finish(self._call_sync(method, *prepare())))
         args, kwargs = await self._thread.run(prepare)
-        value = await _guarded(getattr(self._env, self._async_name(method))(*args, **self._taken(method, kwargs)))
+        name = self._async_name(method)
+        value = await _guarded(_watched(self._start(name, args, self._taken(method, kwargs)), f"{self.name}.{name}"))
         return await self._thread.run(lambda: finish(value))
 
     def _call_sync(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -207,6 +214,9 @@ class EnvRunner:
             return value
         except BaseException as raised:
             raise Crash(raised) from raised
+
+    async def _start(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return await getattr(self._env, name)(*args, **kwargs)
 
     def _async_name(self, method: str) -> str:
         return f"{method}_async" if method in ("reset", "step") else method
@@ -260,6 +270,26 @@ class EnvRunner:
                 asyncio.run(result)
         except BaseException:  # the session is over whatever close() raises; a second close() could do harm
             logger.exception("%s.close() raised", type(env).__name__)
+
+
+@types.coroutine
+def _watched(coroutine: Coroutine[Any, Any, T], where: str) -> Generator[Any, Any, T]:
+    """Await a coroutine, and name it in the log where it holds up the event loop and every session with it."""
+    resume: Callable[[], Any] = functools.partial(coroutine.send, None)
+    while True:
+        began = time.monotonic()
+        try:
+            waits_for = resume()
+        except StopIteration as done:
+            return cast(T, done.value)
+        finally:
+            held = time.monotonic() - began
+            if held > BLOCKED_LOOP_S:
+                logger.warning("%s() blocked the event loop for %.1f s; every session waited for it", where, held)
+        try:
+            resume = functools.partial(coroutine.send, (yield waits_for))
+        except BaseException as raised:  # handed on: a cancellation is for the coroutine to see
+            resume = functools.partial(coroutine.throw, raised)
 
 
 async def _guarded(awaitable: Awaitable[T]) -> T:

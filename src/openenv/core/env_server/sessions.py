@@ -8,7 +8,8 @@ waits for the end, closes the environment. Whoever wants a session to end asks t
 Idle sessions. A session is live while one of its calls runs, and for ``idle_timeout_s`` after the last frame or
 request it received, whatever that asked for (a state request counts; so does a frame that was refused). Past that
 it is ended: a WebSocket is closed with code 4001 ``idle``, so that its client hears of it. Pings of the WebSocket
-layer do not reach an ASGI application and count for nothing.
+layer do not reach an ASGI application and count for nothing. A session that was opened and has heard nothing at all
+ends after ten minutes, whatever ``idle_timeout_s`` is: nothing is lost with it.
 
 Everything here runs on one event loop.
 """
@@ -42,6 +43,8 @@ __all__ = ["EndReason", "Session", "SessionManager"]
 
 logger = logging.getLogger("openenv.server")
 
+SILENT_S = 600.0
+"""A session that never received anything ends after this many seconds."""
 EVICT_AFTER_S = 5.0
 """An evictable session that was idle for this long makes room for a newcomer at a full server."""
 EVICTION_WAIT_S = 10.0
@@ -108,6 +111,7 @@ class Session:
         self._on_freed = on_freed
         self._loop = asyncio.get_running_loop()
         self._touched = self._loop.time()
+        self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
         self._close_env = asyncio.Event()
@@ -153,6 +157,7 @@ class Session:
 
     def touch(self) -> None:
         """Note that the client has spoken."""
+        self._heard = True
         self._touched = self._loop.time()
         self.last_activity_at = time.time()
 
@@ -252,14 +257,18 @@ class Session:
         self._on_freed(self)
 
     def _arm_timer(self) -> None:
-        if self._idle_timeout_s is None or self.machine.over:
+        """End the session if it has been idle for too long, or look again when it may have been."""
+        limit = self._idle_timeout_s if self._heard else min(self._idle_timeout_s or SILENT_S, SILENT_S)
+        if limit is None or self.machine.over:
             return
-        left = self._touched + self._idle_timeout_s - self._loop.time()
-        if left > 0 or self.machine.busy:
-            self._timer = self._loop.call_later(left if left > 0 else self._idle_timeout_s, self._arm_timer)
-        else:
-            logger.info("session %s was idle for %g s: closed", self.id, self._idle_timeout_s)
-            self.end(EndReason.IDLE)
+        left = self._touched + limit - self._loop.time()
+        if self.machine.busy:
+            left = max(left, limit)
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._arm_timer)
+            return
+        logger.info("session %s was idle for %g s: closed", self.id, limit)
+        self.end(EndReason.IDLE)
 
 
 class SessionManager:
@@ -323,7 +332,7 @@ class SessionManager:
         return session
 
     async def _evict_one(self) -> None:
-        idle = [one for one in self._sessions.values() if one.evictable and one.idle_s >= EVICT_AFTER_S]
+        idle = [one for one in self._sessions.values() if one.evictable and one.idle_s > EVICT_AFTER_S]
         if not idle:
             raise SessionCapacityError(self.active, self.max_sessions)
         oldest = max(idle, key=lambda one: one.idle_s)

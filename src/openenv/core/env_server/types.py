@@ -101,7 +101,7 @@ class Observation(BaseModel):
 
     model_config = ConfigDict(extra="forbid", **_VALUES)
 
-    done: bool = False
+    done: Annotated[bool, BeforeValidator(_python_number)] = False
     reward: Reward = None
     metadata: dict[str, Any] = Field(default_factory=dict)
 
