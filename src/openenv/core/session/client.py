@@ -575,11 +575,15 @@ def _timeout(call: Call, outcome: Outcome) -> CallTimeoutError:
 
 def _too_large(call: Call, drop: Drop) -> MessageTooLargeError:
     """Close code 1009: the peer refused our request, or we refused its reply."""
+    if drop.by_us:
+        return MessageTooLargeError(
+            size=drop.size, limit=drop.limit, direction="received", outcome=Outcome.APPLIED, session_lost=True
+        )
     limit = re.search(r"limit of (\d+)", drop.reason)
     return MessageTooLargeError(
-        size=None if drop.by_us else call.size,
+        size=call.size,
         limit=int(limit.group(1)) if limit else None,
-        direction="received" if drop.by_us else "sent",
-        outcome=Outcome.APPLIED if drop.by_us else Outcome.NOT_APPLIED,
+        direction="sent",
+        outcome=Outcome.NOT_APPLIED,
         session_lost=True,
     )
