@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interop.sides import OURS, UPSTREAM, Mirror, Side, mirror_server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+
+from interop.sides import OURS, UPSTREAM, Mirror, Side, mirror_server
 
 Twins = tuple[Mirror, Mirror]
 
