@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
+from pydantic.errors import PydanticUserError
 
 from openenv.core.env_server.bodies import answered, json_response, parse
 from openenv.core.env_server.calls import Call, CallError, Work, env_raised, run_call
@@ -83,9 +84,11 @@ class HTTPRoutes:
         body: type[BaseModel] | None,
         answer: type[BaseModel],
     ) -> None:
-        extra: dict[str, Any] = {"responses": {"200": {"content": {"application/json": {"schema": _schema(answer)}}}}}
+        extra: dict[str, Any] = {
+            "responses": {"200": {"content": {"application/json": {"schema": _documented(answer)}}}}
+        }
         if body is not None:
-            extra["requestBody"] = {"content": {"application/json": {"schema": _schema(body)}}}
+            extra["requestBody"] = {"content": {"application/json": {"schema": _documented(body)}}}
         app.add_api_route(path, handler, methods=[method], summary=summary, tags=["Environment"], openapi_extra=extra)
 
     # ------------------------------------------------------------ the environment
@@ -183,9 +186,7 @@ class HTTPRoutes:
                 return task.result()
         finally:
             task.cancel()
-        raise CallError(
-            WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None
-        )
+        raise CallError(WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None)
 
     # ------------------------------------------------------------ the server
 
@@ -229,7 +230,17 @@ async def _ask_metadata(runner: EnvRunner) -> bytes:
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
+    """The JSON Schema of a model; a bare object where a field of it has none."""
+    try:
+        return model.model_json_schema()
+    except PydanticUserError:  # arbitrary types are allowed in actions, observations and states
+        return {"title": model.__name__, "type": "object", "description": "This model has fields without a JSON Schema"}
+
+
+def _documented(model: type[BaseModel]) -> dict[str, Any]:
+    """A schema for inside an OpenAPI document, where references into a schema of its own do not resolve."""
+    schema = _schema(model)
+    return {"title": model.__name__, "type": "object"} if "$defs" in schema else schema
 
 
 def _observation(data: dict[str, Any]) -> bytes:

@@ -126,7 +126,6 @@ class PlainSocket:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._inbox.shut()
             for task in tasks:
                 task.cancel()
             done, _ = await asyncio.wait(tasks)
@@ -140,8 +139,6 @@ class PlainSocket:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            if self._session is not None:
-                self._session.touch()
             text = message.get("text")
             await self._inbox.put(text if text is not None else bytes(message.get("bytes") or b""))
 
