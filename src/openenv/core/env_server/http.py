@@ -32,6 +32,7 @@ from openenv.core.env_server.types import (
     StepRequest,
     StepResponse,
 )
+from openenv.core.exceptions import SessionNotFoundError
 from openenv.core.wire.json_codec import dump_model, encode
 from openenv.core.wire.messages import CallKind, WSErrorCode
 
@@ -151,7 +152,12 @@ class HTTPRoutes:
 
     def _named_session(self, request: Request) -> Session | None:
         name = request.headers.get(SESSION_HEADER)
-        return self._sessions.get(name[:200]) if name else None
+        if not name:
+            return None
+        session = self._sessions.get(name[:200])
+        if not session.evictable:  # opened elsewhere: its id is no secret, and gives no right to it
+            raise SessionNotFoundError(session.id)
+        return session
 
     async def _open(self) -> Session:
         limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
