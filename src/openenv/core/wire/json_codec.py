@@ -12,18 +12,21 @@ What JSON cannot hold either has one documented form or is refused with the path
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, RootModel
 
 __all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
 
 MAX_DEPTH = 200
 """Deepest nesting of arrays and objects accepted in a received frame."""
 
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+_NON_NULL_ATOMS = frozenset({str, int, float, bool})
+_ATOMS = _NON_NULL_ATOMS | {type(None)}
 
 
 class UnencodableValue(TypeError):
@@ -115,6 +118,7 @@ def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str
     for name, value in _members(model):
         if type(value) not in _ATOMS and name not in (exclude or ()):
             _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
+    _keep_non_finite(dumped, model)
     return dumped
 
 
@@ -144,6 +148,52 @@ def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
     elif isinstance(value, list | tuple | set | frozenset) and not set(map(type, value)) <= _ATOMS:
         for index, inner in enumerate(value):
             _refuse_undeclared_bytes(inner, f"{path}[{index}]", declared)
+
+
+def _keep_non_finite(dumped: Any, value: Any) -> Any:
+    """Put NaN and the infinities back where pydantic wrote null for them: in every place without a declared type.
+
+    What a serializer of the model's author wrote is left as it is.
+    """
+    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+        value = value.tolist() if _may_be_non_finite(value) else dumped
+    if isinstance(value, RootModel):
+        value = value.root
+    if dumped is None:
+        return value if isinstance(value, float) and not math.isfinite(value) else None
+    if isinstance(dumped, dict):
+        for name, part in _named_parts(dumped, value):
+            if dumped[name] is None or type(dumped[name]) not in _ATOMS:
+                dumped[name] = _keep_non_finite(dumped[name], part)
+    elif isinstance(dumped, list) and not set(map(type, dumped)) <= _NON_NULL_ATOMS:
+        parts = value if isinstance(value, Collection) and len(value) == len(dumped) else dumped
+        dumped[:] = map(_keep_non_finite, dumped, parts)
+    return dumped
+
+
+def _may_be_non_finite(array: Any) -> bool:
+    if array.dtype.kind != "f":
+        return bool(array.dtype.kind == "O")
+    return bool(array.size) and not (math.isfinite(array.min()) and math.isfinite(array.max()))
+
+
+def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value beside the names they were dumped under."""
+    if isinstance(value, BaseModel):
+        decorators = type(value).__pydantic_decorators__
+        if decorators.model_serializers:
+            return
+        own = {name for one in decorators.field_serializers.values() for name in one.info.fields}
+        for name, part in _members(value):
+            field = type(value).model_fields.get(name)
+            alias = (field.serialization_alias or field.alias or name) if field else name
+            declared = field is not None and any(hasattr(note, "when_used") for note in field.metadata)
+            if not declared and not own & {name, "*"}:
+                yield from ((shown, part) for shown in {name, alias} if shown in dumped)
+    elif isinstance(value, Mapping) and len(value) == len(dumped):
+        yield from zip(dumped, value.values(), strict=True)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((name, part) for name, part in vars(value).items() if name in dumped)
 
 
 def _locate_in_model(model: BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
