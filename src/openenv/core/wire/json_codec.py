@@ -18,7 +18,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, RootModel
+import pydantic  # whose names load when they are first used; importing a client must stay cheap
 
 __all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
 
@@ -80,7 +80,7 @@ def _dumps(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """One step from a foreign type towards JSON, for ``json`` and for pydantic alike."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         return dump_model(value)
     if isinstance(value, Enum):
         return value.value
@@ -98,7 +98,7 @@ def _advice(value: Any) -> str:
     return ""
 
 
-def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
+def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
     """Dump a pydantic model to JSON-able values by the model's own rules.
 
     Args:
@@ -122,12 +122,12 @@ def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str
     return dumped
 
 
-def _members(model: BaseModel) -> Iterator[tuple[str, Any]]:
+def _members(model: pydantic.BaseModel) -> Iterator[tuple[str, Any]]:
     yield from model.__dict__.items()
     yield from (model.__pydantic_extra__ or {}).items()
 
 
-def _declares_bytes(model: BaseModel, name: str) -> bool:
+def _declares_bytes(model: pydantic.BaseModel, name: str) -> bool:
     field = type(model).model_fields.get(name)
     return field is not None and "bytes" in str(field.annotation)
 
@@ -137,7 +137,7 @@ def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
     if isinstance(value, bytes | bytearray | memoryview):
         if not declared:
             raise UnencodableValue(path, type(value).__name__, _advice(value))
-    elif isinstance(value, BaseModel):
+    elif isinstance(value, pydantic.BaseModel):
         for name, inner in _members(value):
             if type(inner) not in _ATOMS:
                 _refuse_undeclared_bytes(inner, f"{path}.{name}", _declares_bytes(value, name))
@@ -157,7 +157,7 @@ def _keep_non_finite(dumped: Any, value: Any) -> Any:
     """
     if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
         value = value.tolist() if _may_be_non_finite(value) else dumped
-    if isinstance(value, RootModel):
+    if isinstance(value, pydantic.RootModel):
         value = value.root
     if dumped is None:
         return value if isinstance(value, float) and not math.isfinite(value) else None
@@ -179,7 +179,7 @@ def _may_be_non_finite(array: Any) -> bool:
 
 def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value beside the names they were dumped under."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         decorators = type(value).__pydantic_decorators__
         if decorators.model_serializers:
             return
@@ -196,13 +196,13 @@ def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, A
         yield from ((name, part) for name, part in vars(value).items() if name in dumped)
 
 
-def _locate_in_model(model: BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
+def _locate_in_model(model: pydantic.BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
     for name in [name for name, _ in _members(model) if name not in (exclude or ())]:
         try:
             model.model_dump(mode="json", include={name}, fallback=_plain)
         except (UnencodableValue, TypeError, ValueError, RecursionError) as inner:
             value = getattr(model, name)
-            if isinstance(value, BaseModel):
+            if isinstance(value, pydantic.BaseModel):
                 deeper = _locate_in_model(value, inner, None)
                 return UnencodableValue(f"{name}.{deeper.path}".rstrip("."), deeper.type_name, deeper.why)
             located = _locate(value, inner)
