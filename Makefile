@@ -43,11 +43,11 @@ peer: $(PEER_STAMP)
 
 # The package that this one must get along with, in an environment of its own: both are called openenv.
 $(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
-	@echo "Setting up $(PEER) with the real openenv 0.10.0: about 50 packages, half a minute on first use."
+	@echo "Setting up $(PEER) with the real openenv 0.10.0: 60 packages, half a minute on first use."
 	@rm -rf $(PEER)
 	@$(PYTHON) -m venv --without-pip $(PEER)
 	@$(PYTHON) -m pip --python $(PEER)/bin/python install --quiet --no-deps --no-compile -r $<
-	@$(PEER)/bin/python -W ignore -c 'import openenv.core.env_server.http_server, openenv.core.generic_client; \
+	@$(PEER)/bin/python -W ignore -c 'import openenv.core.env_server.http_server, openenv.core.harness, openenv.core.mcp_client; \
 		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
 	@touch $@
 

@@ -155,7 +155,7 @@ class EnvLink:
                     return await self._await_opening(call, answer, dial_end)
                 return await answer
             except asyncio.CancelledError:
-                return self._given_up(call, answer, scope)
+                return self._given_up(call, scope)
         finally:
             self._answer = None
             del self._frames[call]
@@ -175,11 +175,10 @@ class EnvLink:
         finally:
             timer.cancel()
 
-    def _given_up(self, call: Call, answer: asyncio.Future[Reply | None], scope: asyncio.Timeout) -> Reply | None:
+    def _given_up(self, call: Call, scope: asyncio.Timeout) -> Reply | None:
         """The time is over, or the caller was cancelled, while the call had its turn."""
         timed_out = scope.expired()
-        if answer.cancelled():  # as the awaiting task was; the machine's verdict needs a place
-            answer = self._answer = self.loop.create_future()
+        answer = self._place()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
         if not answer.done() or answer.exception() is None:
@@ -256,13 +255,22 @@ class EnvLink:
             logger.exception("a session hook raised")
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
-        answer = self._answer
-        if answer is None or answer.done():
+        if self._answer is None:
+            return
+        answer = self._place()
+        if answer.done():
             return
         if error is not None:
             answer.set_exception(error)
         else:
             answer.set_result(reply)
+
+    def _place(self) -> asyncio.Future[Reply | None]:
+        """Where the verdict on the call in its turn goes. A cancelled task cancels the future it awaits, and the
+        verdict may come after that and before the task runs: then it finds a new one."""
+        if self._answer is None or self._answer.cancelled():
+            self._answer = self.loop.create_future()
+        return self._answer
 
     async def _flush(self) -> None:
         """Write the frame that the machine wants sent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from openenv.core.env_server.calls import CallError, refusal, validation_error
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
-from openenv.core.wire.json_codec import MalformedFrame, decode, encode
+from openenv.core.wire.json_codec import MalformedFrame, encode, parse_json
 from openenv.core.wire.messages import WSErrorCode
 
 __all__ = ["answered", "json_response", "parse"]
@@ -31,22 +32,33 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 async def parse(request: Request, model: type[ModelT]) -> ModelT:
-    """Read a request body as a model; an empty body is an empty object.
+    """Read a request body as a model; an empty body is an empty object, where no field is needed.
 
     Raises:
         CallError: it is not JSON, or does not fit.
     """
-    body = await request.body() or b"{}"
+    body = await request.body()
     if len(body) > PARSE_HERE_BYTES:
         return await asyncio.to_thread(_parse, body, model)
     return _parse(body, model)
 
 
 def _parse(body: bytes, model: type[ModelT]) -> ModelT:
+    if not body and any(field.is_required() for field in model.model_fields.values()):
+        missing = {"type": "missing", "loc": ["body"], "msg": "Field required", "input": None}
+        raise CallError(WSErrorCode.VALIDATION_ERROR, "Invalid message", errors=[missing])
     try:
-        return model.model_validate(decode(body))
+        value = parse_json(body or b"{}")
     except MalformedFrame as error:
-        raise CallError(WSErrorCode.INVALID_JSON, f"Invalid JSON: {error}") from error
+        cause = error.__cause__
+        position = cause.pos if isinstance(cause, json.JSONDecodeError) else 0
+        why = cause.msg if isinstance(cause, json.JSONDecodeError) else str(error)
+        entry = {"loc": ["body", position], "msg": "JSON decode error", "input": {}, "ctx": {"error": why}}
+        raise CallError(
+            WSErrorCode.INVALID_JSON, f"Invalid JSON: {error}", errors=[{"type": "json_invalid", **entry}]
+        ) from error
+    try:
+        return model.model_validate(value, from_attributes=True)  # as FastAPI does, for its error types
     except ValidationError as error:
         raise validation_error(error, ("body",)) from error
 

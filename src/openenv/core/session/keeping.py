@@ -164,9 +164,10 @@ class SessionKeeper:
         return self._reset_elsewhere(call, loss, now)
 
     def _kept(self, drop: Drop) -> bool:
-        """Whether the server keeps the session: it was used, and the close code does not end it for good (E24)."""
-        final = None if drop.by_us else CloseCode.final(drop.code, drop.reason)
-        return self.resumable and self.touched and final is None
+        """Whether the session goes on: it was used, its end is not final (E24), and nobody in this process closed the
+        socket behind the client's back, which is taken for what it looks like."""
+        ended = drop.code == CloseCode.CLOSED if drop.by_us else CloseCode.final(drop.code, drop.reason) is not None
+        return self.resumable and self.touched and not ended
 
     def _suspend(self) -> list[Effect]:
         self.state = State.SUSPENDED
