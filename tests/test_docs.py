@@ -21,7 +21,7 @@ from openenv.core import exceptions
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "architecture.md"]
 ADDRESS = "http://localhost:8000"
-SERVERS = {"sudoku": "sudoku_env.server.app:app", "guess": "guess_env:app"}
+SERVERS = {"sudoku": "sudoku_env.server.app:app", "guess": "guess_env:app", "search": "search_env:app"}
 
 FENCE = re.compile(
     r"(?:^<!-- (?P<kind>file|run|part)(?:: (?P<what>[\w.]+))? -->\n)?^```python\n(?P<code>.*?)^```$", re.M | re.S
