@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from websockets.frames import Frame, Opcode
 from websockets.sync.client import connect
 
 from openenv.core.env_server import ws_v1
@@ -19,7 +21,7 @@ from openenv.core.env_server.v1_options import V1Options
 from openenv.core.session.features import Feature
 from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
 from support.live import LiveServer, serve
-from support.v1 import Frame, Raw
+from support.v1 import Raw
 
 Start = Callable[..., LiveServer]
 
@@ -243,7 +245,6 @@ def test_a_slow_constructor_that_fails_answers_the_first_call(start: Start, monk
 
     with Raw(start(factory=factory).ws).open() as raw:
         raw.ask("reset")
-        until(lambda: True)
         time.sleep(0.05)  # so that the request is read before the constructor fails
         go.set()
         error = raw.recv()
@@ -473,6 +474,7 @@ def test_a_session_that_does_not_use_resume_ends_with_its_socket(
         raw.step()
     env.log.wait_for("close")
     assert leased(live) == 0
+    assert raw.resumed(live.ws)[1]["data"]["reason"] == "closed"
 
 
 def test_a_call_that_runs_when_the_socket_goes_is_answered_on_the_next_one(
@@ -515,9 +517,6 @@ def test_a_reply_that_was_seen_is_not_pushed(live: LiveServer, raw: Raw) -> None
 
 
 def test_an_oversized_reply_is_told_at_the_resume(live: LiveServer, env: type[CountEnv]) -> None:
-    class Big(CountObservation):
-        pass
-
     with Raw(live.ws).open(max_message_bytes=2000) as raw:
         raw.ask("step", op="big", arg=3000)
         env.log.wait_for("step")
@@ -746,6 +745,26 @@ def test_release_frees_the_slot_for_the_same_socket(start: Start, env: type[Coun
     assert marks(env)[:4] == ["init", "step", "close", "init"]
 
 
+def test_a_session_that_is_being_closed_does_not_lock_its_client_out(start: Start, env: type[CountEnv]) -> None:
+    go = threading.Event()
+
+    class Slow(env):  # type: ignore[valid-type, misc]
+        def close(self) -> None:
+            self.log.add("closing", self.env_no)
+            go.wait(20)
+            super().close()
+
+    live = start(max_sessions=1, factory=Slow)
+    with Raw(live.ws).open() as raw, Raw(live.ws) as other:
+        raw.step()
+        raw.send({"type": "close"})
+        env.log.wait_for("closing")
+        other.send({"type": "release", "data": {"session": raw.session, "token": raw.token}})
+        threading.Timer(0.05, go.set).start()
+        assert other.open().step()["data"]["observation"]["count"] == 1
+    go.set()
+
+
 @pytest.mark.parametrize("change", [{"token": "wrong"}, {"session": "wrong"}])
 def test_release_needs_the_token(live: LiveServer, raw: Raw, change: dict[str, str]) -> None:
     raw.step()
@@ -911,6 +930,37 @@ def test_drain_lets_a_call_finish_and_be_answered(start: Start, env: type[CountE
         assert raw.closed() == (4002, "draining")
 
 
+HANDSHAKE = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: YWFhYWFhYWFhYWFhYWFhYQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: openenv.v1\r\n\r\n"
+)
+
+
+def test_a_peer_that_does_not_read_is_not_read_either(live: LiveServer, env: type[CountEnv]) -> None:
+    """Refusals must not pile up in the server's memory for a client that only writes."""
+
+    def masked(frame: dict[str, Any]) -> bytes:
+        return Frame(Opcode.TEXT, json.dumps(frame).encode()).serialize(mask=True)
+
+    with socket.create_connection(("127.0.0.1", live.port), timeout=20) as tcp:
+        tcp.sendall(HANDSHAKE)
+        assert b" 101 " in tcp.recv(4096)
+        tcp.sendall(masked({"type": "open", "data": {"uses": ["seq", "cancel", "resume"]}}))
+        tcp.sendall(masked({"type": "step", "seq": 1, "data": {"op": "sleep", "arg": 60}}))
+        env.log.wait_for("step")
+        flood = masked({"type": "step", "seq": 2, "data": {"op": "inc"}}) * 200
+        tcp.settimeout(1.0)
+        sent = 0
+        try:
+            while sent < 200_000_000:
+                tcp.sendall(flood)
+                sent += len(flood)
+        except TimeoutError:
+            pass
+        assert sent < 200_000_000
+
+
 def test_tokens_are_never_logged(live: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="openenv")
     with Raw(live.ws).open() as raw:
@@ -919,6 +969,6 @@ def test_tokens_are_never_logged(live: LiveServer, caplog: pytest.LogCaptureFixt
         other, _ = raw.resumed(live.ws)
         with other:
             other.step()
-    texts: list[Frame | str] = [record.getMessage() for record in caplog.records]
+    texts = [record.getMessage() for record in caplog.records]
     assert any(raw.session in text for text in texts)
     assert not any(raw.token in text or other.token in text for text in texts)
