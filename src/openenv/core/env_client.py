@@ -118,8 +118,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     is fully typed. Or bare: without a running loop a call runs to its end and returns its value; under a running
     loop it returns a handle that can be awaited or whose result can be used.
 
-    **A lost session is never replaced silently.** When the connection breaks, step and state raise
-    `SessionLostError` until ``reset()`` has opened a new session and completed.
+    **A lost session is never replaced silently.** When the connection breaks, the client resumes its session where the
+    server keeps it. Where not, step and state raise `SessionLostError` until ``reset()`` has opened a new session and
+    completed.
 
     Args:
         base_url: server address, as ``http://localhost:8000``. ``/ws`` is appended; a prefix and a query are kept.
