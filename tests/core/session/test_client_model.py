@@ -1,12 +1,13 @@
 """The client's session machine against a model server, in random play.
 
-The model has sessions, environments and two queues of frames a connection, and shares no code with the machine.
-Its log is the oracle: what ran, where, and how often.
+The model has sessions, environments and two queues of frames a connection, and shares no code with the machine. It
+speaks the plain dialect, and numbered calls with and without ``cancel`` and ``resume``. Its log is the oracle: what
+was applied, where, and how often.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openenv.core.exceptions import CapacityError, ConnectError, SessionLostError
+from openenv.core.exceptions import CapacityError, ConnectError, LateResultError, Outcome, SessionLostError
 from openenv.core.session.events import (
     Call,
     CloseSocket,
@@ -28,61 +29,130 @@ from openenv.core.session.events import (
     Log,
     Op,
     Oversized,
-    Resumed,
+    SayRelease,
     Send,
+    SendCancel,
+    Tell,
 )
+from openenv.core.session.features import Feature
+from openenv.core.session.opening import SessionOpened
 from openenv.core.wire.messages import Reply
-from support.machine import error_frame, make
+from openenv.core.wire.v1 import Lease, Resumed
+from support.machine import ASKS, error_frame, make
+
+SEQ, CANCEL, RESUME = Feature.SEQ, Feature.CANCEL, Feature.RESUME
+DIALECTS = [(), (SEQ, CANCEL), (SEQ, RESUME), (SEQ, CANCEL, RESUME), (SEQ, CANCEL, RESUME)]
+ENDS = ["done", "done", "done", "failed", "too large", "cancelled: True", "cancelled: False", "cancelled: None"]
+ERRORS = {"failed": "EXECUTION_ERROR", "too large": "REPLY_TOO_LARGE"}
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
     """One environment on the model server."""
 
     name: int
+    features: frozenset[Feature] = frozenset()
     resets: int = 0
-    started: int = 0
-    cached: dict[str, Any] | None = None
-    over: bool = False
+    last_seq: int = 0
+    running: tuple[str, int] | None = None  # what, mark
+    cancelled: bool = False  # the running call was asked to end
+    cached: Reply | None = None
+    over: str = ""
+    taken: bool = False  # another client holds it
+    wire: Wire | None = None  # the connection that is attached
+
+    @property
+    def numbered(self) -> bool:
+        return SEQ in self.features
+
+    @property
+    def resumable(self) -> bool:
+        return RESUME in self.features
 
 
-@dataclass
+@dataclass(eq=False)
 class Wire:
     """One connection: requests on their way in, replies on their way out."""
 
     session: Session
     full: bool = False
-    inbox: deque[tuple[str, int]] = field(default_factory=deque)
-    outbox: deque[dict[str, Any]] = field(default_factory=deque)
+    inbox: deque[tuple[str, int, int]] = field(default_factory=deque)  # what, mark, number
+    outbox: deque[Reply] = field(default_factory=deque)
 
 
 class Server:
-    """Runs requests in order, each on its connection's own environment; ``ran`` is its log."""
+    """Runs requests in order, each in its own session; ``ran`` is the log of what was applied."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
         self.ran: list[tuple[Session, str, int, int]] = []  # session, what, mark, resets so far in that session
 
-    def accept(self, full: bool) -> Wire:
-        self.sessions.append(Session(len(self.sessions) + 1))
-        return Wire(self.sessions[-1], full)
+    def accept(self, features: frozenset[Feature], full: bool) -> Wire:
+        session = Session(len(self.sessions) + 1, features)
+        self.sessions.append(session)
+        session.wire = Wire(session, full)
+        return session.wire
 
-    def work(self, wire: Wire, fail: bool) -> None:
-        what, mark = wire.inbox.popleft()
+    def read(self, wire: Wire, end: str = "done") -> None:
+        """Read one frame. A plain server runs it at once; a numbered one starts it."""
+        what, mark, seq = wire.inbox.popleft()
         session = wire.session
         if wire.full:
             wire.inbox.clear()
-            wire.outbox.append({"kind": "full", "mark": mark})
+            wire.outbox.append(error_frame("CAPACITY_REACHED", active_sessions=1, max_sessions=1))
+        elif session.over or session.wire not in (wire, None):
             return
-        if session.over:
-            return
-        session.started += 1
-        if what == "reset" and not fail:
-            session.resets += 1
-        self.ran.append((session, what, mark, session.resets))
-        kind = "failed" if fail else "state" if what == "state" else "observation"
-        session.cached = {"kind": kind, "mark": mark}
-        wire.outbox.append(session.cached)
+        elif what == "cancel":
+            self.cancel(session, seq)
+        elif session.numbered:
+            assert session.running is None, "a second call while one runs"
+            if seq == session.last_seq:  # it was cancelled before it came
+                assert session.cached is not None
+                self.answer(session, session.cached)
+                return
+            assert seq == session.last_seq + 1, f"request {seq} came after {session.last_seq}"
+            session.last_seq, session.running, session.cancelled, session.cached = seq, (what, mark), False, None
+        else:
+            session.running = (what, mark)
+            self.finish(session, end if end == "failed" else "done")
+
+    def cancel(self, session: Session, seq: int) -> None:
+        if session.running is not None and seq == session.last_seq:
+            session.cancelled = True
+        elif seq == session.last_seq + 1:
+            session.last_seq = seq
+            self.answer(session, error_frame("CANCELLED", applied=False))
+        else:
+            assert seq == session.last_seq, f"cancel {seq} came after {session.last_seq}"
+
+    def finish(self, session: Session, end: str) -> None:
+        """The running call ends, in one of the ways it may."""
+        assert session.running is not None
+        (what, mark), session.running = session.running, None
+        if end in ("done", "too large", "cancelled: True"):
+            session.resets += what == "reset"
+            self.ran.append((session, what, mark, session.resets))
+        if end == "done":
+            self.answer(session, Reply("state" if what == "state" else "observation", {"mark": mark}))
+        elif end in ERRORS:
+            self.answer(session, error_frame(ERRORS[end]))
+        else:
+            self.answer(session, error_frame("CANCELLED", applied={"True": True, "False": False}.get(end[11:])))
+
+    def answer(self, session: Session, reply: Reply) -> None:
+        if session.numbered:
+            reply = Reply(reply.kind, reply.data, session.last_seq)
+        session.cached = reply
+        if session.wire is not None:
+            session.wire.outbox.append(reply)
+
+    def resume(self, session: Session, last_reply: int) -> Wire:
+        """Attach a new connection, and push the reply that was missed."""
+        session.wire = Wire(session)
+        if session.running is None and last_reply < session.last_seq:
+            assert session.cached is not None
+            session.wire.outbox.append(session.cached)
+        return session.wire
 
 
 class ClientAgainstServer(RuleBasedStateMachine):
@@ -92,72 +162,143 @@ class ClientAgainstServer(RuleBasedStateMachine):
         super().__init__()
         self.machine = make()
         self.server = Server()
-        self.keeps = False  # the server keeps sessions whose socket is gone
+        self.dialect: tuple[Feature, ...] = ()
+        self.expires = False
+        self.heard = True  # the last words on a socket arrive
         self.wire: Wire | None = None
-        self.kept: Wire | None = None
+        self.session: Session | None = None
         self.ghosts: list[Wire] = []  # connections the client has let go of; what is in their inbox may still run
         self.dial: Dial | None = None
         self.queue: deque[Call] = deque()
         self.running: Call | None = None
         self.marks: dict[int, int] = {}
-        self.ends: dict[int, int] = {}
+        self.ends: Counter[int] = Counter()
+        self.told: Counter[int] = Counter()  # how often the result of a call reached its user
+        self.denied: set[int] = set()  # calls of which the user was told that they were not applied
         self.calls: list[Call] = []
         self.reset_before: dict[int, bool] = {}
         self.reset_done = False
-        self.last_done: Call | None = None
+        self.untaken: tuple[Call, Reply | None] | None = None  # the call that ended last, and its answer
+        self.given_up: Call | None = None  # it was sent, and nothing has been said of its fate yet
 
     # -------------------------------------------------------------- the driver
 
     def feed(self, event: Event, payload: Any = None) -> None:
         for effect in self.machine.handle(event, payload, 0.0):
-            match effect:
-                case Send(call):
-                    assert self.wire is not None
-                    self.wire.inbox.append((call.op.value, self.marks[id(call)]))
-                case Dial():
-                    self.dial = effect
-                case CloseSocket():
-                    self.let_go()
-                    self.dial = None
-                case Complete(call, reply):
-                    self.end(call)
-                    self.check_answer(call, reply)
-                case Fail(call, error):
-                    self.end(call)
-                    assert not (call.op is Op.RESET and isinstance(error, SessionLostError))
-                    assert str(error)
-                case Log(text):
-                    assert text
+            self.carry_out(effect)
         self.next_turn()
 
-    def end(self, call: Call) -> None:
+    def carry_out(self, effect: Any) -> None:
+        match effect:
+            case Send(call):
+                assert self.wire is not None
+                self.nothing_untold()
+                self.wire.inbox.append((call.op.value, self.mark(call), call.seq))
+            case SendCancel(seq):
+                assert self.wire is not None
+                self.wire.inbox.append(("cancel", -1, seq))
+            case Dial():
+                self.dial = effect
+            case CloseSocket(goodbye):
+                self.let_go(goodbye)
+                self.dial = self.given_up = None
+            case SayRelease():
+                if self.heard:
+                    self.release(self.machine.farewells())
+            case Complete(call, reply):
+                self.end(call, reply)
+                self.check_answer(call, reply)
+            case Fail(call, error):
+                self.end(call, None)
+                self.check_error(call, error)
+            case Log(text):
+                assert text
+                if text.startswith("a late result"):
+                    self.given_up = None
+            case Tell(loss):
+                assert loss is None or str(loss.error())
+
+    def mark(self, call: Call) -> int:
+        return self.marks[id(call)]
+
+    def end(self, call: Call, reply: Reply | None) -> None:
         assert call is self.running
-        self.ends[self.marks[id(call)]] += 1
-        self.running, self.last_done = None, call
+        self.ends[self.mark(call)] += 1
+        self.running, self.untaken = None, (call, reply)
 
     def check_answer(self, call: Call, reply: Reply | None) -> None:
-        if call.op is Op.CONNECT:
-            return
-        assert reply is not None
-        assert reply.data["mark"] == self.marks[id(call)]
-        self.reset_done |= call.op is Op.RESET
+        if call.op is Op.SETTLE:
+            if reply is None:
+                self.nothing_untold()
+            else:
+                self.take_late(reply)
+        elif call.op is not Op.CONNECT:
+            assert reply is not None
+            assert reply.data["mark"] == self.mark(call)
+            self.told[self.mark(call)] += 1
+            self.reset_done |= call.op is Op.RESET
+
+    def take_late(self, reply: Reply) -> None:
+        """The late result of a call that its caller had given up."""
+        mark = reply.data["mark"]
+        assert self.calls[mark].op is not Op.STATE
+        assert self.calls[mark] is not self.running
+        self.told[mark] += 1
+        self.given_up = None
+
+    def nothing_untold(self) -> None:
+        """The client goes on as if nothing were left to tell: so the call that was given up was not applied."""
+        call, self.given_up = self.given_up, None
+        if call is not None and call.op is not Op.STATE:
+            self.denied.add(self.mark(call))
+
+    def check_error(self, call: Call, error: Any) -> None:
+        assert not (call.op is Op.RESET and isinstance(error, SessionLostError))
+        assert str(error)
+        mark = self.mark(call)
+        if isinstance(error, LateResultError):
+            self.take_late(error.reply)
+            self.denied.add(mark)
+        elif not call.sends and error.outcome is Outcome.APPLIED:
+            self.given_up = None  # it tells of the call before
+            self.denied.add(mark)
+        elif error.outcome is Outcome.NOT_APPLIED and call.op is not Op.SETTLE:
+            self.denied.add(mark)
+        elif error.outcome is Outcome.APPLIED:
+            assert any(ran == mark for _, _, ran, _ in self.server.ran)
+        elif not call.sends and not self.machine.abandoned:
+            self.given_up = None
 
     def next_turn(self) -> None:
         if self.running is None and self.queue:
-            self.running = self.queue.popleft()
-            events = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET}
-            self.feed(events.get(self.running.op, Event.CALL), self.running)
+            self.running, self.untaken = self.queue.popleft(), None
+            self.feed(ASKS.get(self.running.op, Event.CALL), self.running)
 
-    def let_go(self) -> None:
-        if self.wire is not None:
-            self.wire.outbox.clear()
-            self.ghosts.append(self.wire)
-        self.wire = None
+    def let_go(self, goodbye: bool = False) -> None:
+        """The client drops its connection; the server reads on for a while, unless it has heard a goodbye."""
+        wire, self.wire = self.wire, None
+        if wire is None:
+            return
+        wire.outbox.clear()
+        wire.session.wire = None
+        if goodbye and self.heard:
+            wire.session.over = wire.session.over or "closed"
+            if wire.session.numbered:
+                return
+        if wire.session.numbered and not wire.session.resumable:
+            wire.session.over = wire.session.over or "unknown"
+        self.ghosts.append(wire)
+
+    def release(self, leases: Any) -> None:
+        for lease in leases:
+            session = self.server.sessions[int(lease.session) - 1]
+            assert not session.taken, "a session of another client was released"
+            session.over = session.over or "closed"
 
     # -------------------------------------------------------------- the user
 
     @precondition(lambda self: len(self.queue) < 3)
-    @rule(op=st.sampled_from([Op.CONNECT, Op.RESET, Op.STEP, Op.STEP, Op.STATE]))
+    @rule(op=st.sampled_from([Op.CONNECT, Op.RESET, Op.STEP, Op.STEP, Op.STEP, Op.STATE, Op.SETTLE]))
     def ask(self, op: Op) -> None:
         call = self.machine.new_call(op)
         mark = len(self.calls)
@@ -169,45 +310,84 @@ class ClientAgainstServer(RuleBasedStateMachine):
         self.next_turn()
 
     @precondition(lambda self: not self.queue and self.running is None)
-    @rule(ops=st.lists(st.sampled_from([Op.RESET, Op.RESET, Op.STEP, Op.STATE]), min_size=1, max_size=3))
+    @rule(ops=st.lists(st.sampled_from([Op.RESET, Op.RESET, Op.STEP, Op.STATE, Op.SETTLE]), min_size=1, max_size=3))
     def calls_that_meet_no_trouble(self, ops: list[Op]) -> None:
         for op in ops:
             self.ask(op)
             while self.running is not None:
-                if self.dial is not None and self.dial.resume:
-                    self.resume() if self.kept is not None else self.resume_lost()
-                elif self.dial is not None:
-                    self.dial_succeeds(full=False)
-                elif self.wire.outbox:
-                    self.deliver(oversized=False)
-                else:
-                    self.server.work(self.wire, fail=False)
+                self.go_on()
+
+    def go_on(self) -> None:
+        """The next thing that happens by itself where nothing goes wrong."""
+        if self.dial is not None:
+            self.resume() if self.dial.resume else self.dial_succeeds(full=False)
+            return
+        assert self.wire is not None
+        if self.wire.outbox:
+            self.deliver(oversized=False)
+        elif self.wire.session.running is not None:
+            self.server.finish(self.wire.session, "done")
+        else:
+            assert self.wire.inbox, "the client waits for what will never come"
+            self.server.read(self.wire)
 
     @precondition(lambda self: self.running is not None)
     @rule(cause=st.sampled_from(["timeout", "cancelled"]))
     def give_up(self, cause: str) -> None:
-        self.feed(Event.GAVE_UP, GaveUp(cause, self.running))
+        call = self.running
+        assert call is not None
+        self.given_up = self.given_up or (call if call.seq and self.machine.numbered else None)
+        self.feed(Event.GAVE_UP, GaveUp(cause, call))
 
-    @precondition(lambda self: self.last_done is not None and self.machine.row.name in ("IDLE", "LOST", "CLOSED"))
-    @rule()
-    def answer_not_taken(self) -> None:
-        self.feed(Event.GAVE_UP, GaveUp("cancelled", self.last_done))
+    @precondition(lambda self: self.machine.row.name == "IDLE" and self.machine.numbered and not self.queue)
+    @rule(
+        op=st.sampled_from([Op.STEP, Op.STEP, Op.RESET, Op.STATE]),
+        read=st.booleans(),
+        cut=st.booleans(),
+        then=st.sampled_from([None, Op.STEP, Op.SETTLE, Op.RESET]),
+    )
+    def a_call_is_given_up(self, op: Op, read: bool, cut: bool, then: Op | None) -> None:
+        self.ask(op)
+        if self.running is None:
+            return
+        if read and self.wire.inbox:
+            self.server.read(self.wire)
+        self.give_up("timeout")
+        if cut:
+            self.cut(code=None, read=0, end="")
+        if then is not None:
+            self.ask(then)
 
-    @rule(really=st.sampled_from([False, False, True]), connect_next=st.booleans())
-    def close(self, really: bool, connect_next: bool) -> None:
+    @precondition(lambda self: self.untaken is not None and self.running is None)
+    @rule(really=st.sampled_from([False, True]))
+    def answer_not_taken(self, really: bool) -> None:
         if not really:
             return
-        self.kept = None
+        (call, reply), self.untaken = self.untaken, None
+        kept = self.machine.row.name in ("IDLE", "SUSPENDED") and (self.machine.numbered or call.op is Op.SETTLE)
+        if reply is not None and kept and call.op is not Op.STATE:
+            self.told[reply.data["mark"]] -= 1
+        self.feed(Event.GAVE_UP, GaveUp("cancelled", call, reply))
+
+    @rule(really=st.sampled_from([False] * 5 + [True]), connect_next=st.booleans(), heard=st.booleans())
+    def close(self, really: bool, connect_next: bool, heard: bool) -> None:
+        if not really:
+            return
+        self.heard = heard
         self.feed(Event.CLOSE)
         if connect_next and self.running is None:
             self.ask(Op.CONNECT)
 
-    @rule(really=st.sampled_from([False, False, False, True]))
+    @rule(really=st.sampled_from([False] * 7 + [True]))
     def loop_closed(self, really: bool) -> None:
-        if not really:
-            return
-        self.kept = None
-        self.feed(Event.LOOP_CLOSED)
+        if really:
+            self.feed(Event.LOOP_CLOSED)
+
+    @precondition(lambda self: self.dial is not None and self.running is not None)
+    @rule(really=st.sampled_from([False, False, True]))
+    def opening_over(self, really: bool) -> None:
+        if really:
+            self.feed(Event.OPENING_OVER)
 
     # -------------------------------------------------------------- the network
 
@@ -215,8 +395,21 @@ class ClientAgainstServer(RuleBasedStateMachine):
     @rule(full=st.sampled_from([False, False, False, True]))
     def dial_succeeds(self, full: bool) -> None:
         self.dial = None
-        self.wire = self.server.accept(full and not self.keeps)
-        self.feed(Event.OPENED, self.keeps)
+        if self.dialect:
+            self.release(self.machine.opening().releases)
+            for session in self.server.sessions:
+                if session.last_seq == 0 and session.numbered:  # E6
+                    session.over = session.over or "never_called"
+            left = [one.name for one in self.server.sessions if one.last_seq and not (one.over or one.taken)]
+            assert not left, f"sessions {left} are kept for nobody, and could lock this client out"
+        else:  # a server that knows no sessions of another dialect
+            for session in self.server.sessions:
+                session.over = session.over or "unknown"
+        features = frozenset(self.dialect)
+        self.wire = self.server.accept(features, full and not features)
+        self.session = self.wire.session
+        lease = Lease(str(self.session.name), "token-1", "epoch-1") if features else None
+        self.feed(Event.OPENED, SessionOpened(features, lease))
 
     @precondition(lambda self: self.dial is not None)
     @rule(retryable=st.booleans(), full=st.booleans())
@@ -225,83 +418,108 @@ class ClientAgainstServer(RuleBasedStateMachine):
         error = CapacityError() if full else ConnectError("refused")
         self.feed(Event.DIAL_FAILED, DialFailure(error, retryable=retryable))
 
-    @precondition(lambda self: self.dial is not None and self.dial.resume and self.kept is not None)
-    @rule()
-    def resume(self) -> None:
-        self.dial = None
-        session = self.kept.session
-        self.wire, self.kept = Wire(session), None
-        call = self.running
-        waited_for = call is not None and call.seq == session.started and call.seq > 0
-        if waited_for:
-            self.wire.outbox.append(session.cached)
-        self.feed(Event.RESUMED, Resumed(session.started))
-
     @precondition(lambda self: self.dial is not None and self.dial.resume)
     @rule()
-    def resume_lost(self) -> None:
-        self.dial, self.kept = None, None
-        self.feed(Event.RESUME_LOST, "expired")
+    def resume(self) -> None:
+        asked = self.machine.opening().resume
+        session, self.dial = self.session, None
+        assert asked is not None
+        assert session is not None
+        assert asked.lease.session == str(session.name)
+        if session.last_seq == 0:
+            session.over = session.over or "never_called"
+        if session.over:
+            self.feed(Event.RESUME_LOST, session.over)
+            return
+        self.ghosts = [ghost for ghost in self.ghosts if ghost.session is not session]  # E22
+        self.wire = self.server.resume(session, asked.last_reply)
+        self.feed(Event.RESUMED, Resumed("token-2", session.last_seq, session.running is not None))
 
     @precondition(lambda self: self.wire is not None)
-    @rule(code=st.sampled_from([None, 1000, 1006, 1009, 1012, 4000]), started=st.booleans())
-    def cut(self, code: int | None, started: bool) -> None:
-        wire, self.wire = self.wire, None
-        wire.outbox.clear()
-        if started and wire.inbox:  # it had arrived just before the end
-            self.server.work(wire, fail=False)
-        wire.outbox.clear()
-        if self.keeps and self.machine.resumable:
-            wire.inbox.clear()
-            self.kept = wire
-        elif code == 1009:
+    @rule(
+        code=st.sampled_from([None, None, 1000, 1006, 1006, 1009, 1012, 4000, 4001]),
+        read=st.integers(0, 2),
+        end=st.sampled_from([*ENDS, ""]),
+    )
+    def cut(self, code: int | None, read: int, end: str) -> None:
+        """The connection ends; the server may have read some more, and finished it, before it sees that."""
+        wire = self.wire
+        assert wire is not None
+        session = wire.session
+        if code == 1009 and (not wire.inbox or wire.inbox[0][0] == "cancel" or session.running):
+            code = None
+        if code == 1009:
             wire.inbox.clear()  # the server refused the frame unread
-        else:
-            self.ghosts.append(wire)
-        self.feed(Event.DROPPED, Drop(code))
+        for _ in range(min(read, len(wire.inbox))):
+            self.server.read(wire)
+        if end and session.running is not None:
+            self.finish(session, end)
+        if session.numbered and code in (4000, 4001):
+            session.over, session.taken = "idle" if code == 4001 else "", code == 4000
+        self.let_go()
+        self.feed(Event.DROPPED, Drop(code, "replaced" if code == 4000 else ""))
 
     @precondition(lambda self: self.wire is not None and self.wire.outbox)
     @rule(oversized=st.sampled_from([False, False, False, True]))
     def deliver(self, oversized: bool) -> None:
+        assert self.wire is not None
         frame = self.wire.outbox.popleft()
-        if frame["kind"] == "full":
-            self.feed(Event.RECEIVED, error_frame("CAPACITY_REACHED", active_sessions=1, max_sessions=1))
-        elif frame["kind"] == "failed":
-            self.feed(Event.RECEIVED, error_frame("EXECUTION_ERROR"))
-        elif oversized:
+        if oversized and not frame.is_error and not self.wire.session.numbered:
             self.feed(Event.OVERSIZED, Oversized(2, 1))
         else:
-            self.feed(Event.RECEIVED, Reply(frame["kind"], {"mark": frame["mark"]}))
+            self.feed(Event.RECEIVED, frame)
 
     @precondition(lambda self: self.wire is not None and (self.machine.row.name != "BUSY" or self.wire.inbox))
-    @rule(kind=st.sampled_from(["state", "mcp", "error", "malformed"]))
-    def stray_frame(self, kind: str) -> None:
-        if self.running is not None and self.running.op.kind.value in (kind, "state"):
-            return  # nobody could tell it from the answer
-        if kind == "error" and self.running is not None:
+    @rule(kind=st.sampled_from(["state", "mcp", "error", "malformed"]), really=st.sampled_from([False, False, True]))
+    def stray_frame(self, kind: str, really: bool) -> None:
+        if not really:
             return
+        plain = self.running is not None and not self.machine.numbered
+        if plain and (kind == "error" or self.running.op.value in (kind, "state")):
+            return  # nobody could tell it from the answer
         self.feed(Event.RECEIVED, Reply(kind, {"mark": -1}))
 
     # -------------------------------------------------------------- the server
 
-    @initialize(keeps=st.booleans())
-    def server_starts(self, keeps: bool) -> None:
-        self.keeps = keeps
+    @initialize(dialect=st.sampled_from(DIALECTS), expires=st.booleans(), begun=st.booleans())
+    def server_starts(self, dialect: tuple[Feature, ...], expires: bool, begun: bool) -> None:
+        self.dialect, self.expires = dialect, expires
+        if begun:
+            self.calls_that_meet_no_trouble([Op.RESET])
 
-    @rule(keeps=st.booleans())
-    def server_changes(self, keeps: bool) -> None:
-        self.keeps = keeps
+    @rule(dialect=st.sampled_from(DIALECTS), really=st.sampled_from([False, True]))
+    def server_changes(self, dialect: tuple[Feature, ...], really: bool) -> None:
+        if really and self.expires:
+            self.dialect = dialect
 
     @precondition(lambda self: self.wire is not None and self.wire.inbox)
-    @rule(fail=st.sampled_from([False, False, False, True]))
-    def server_works(self, fail: bool) -> None:
-        self.server.work(self.wire, fail)
+    @rule(end=st.sampled_from(["done", "done", "failed"]))
+    def server_reads(self, end: str) -> None:
+        assert self.wire is not None
+        self.server.read(self.wire, end)
+
+    @precondition(lambda self: self.session is not None and self.session.running is not None)
+    @rule(end=st.sampled_from(ENDS))
+    def server_finishes(self, end: str) -> None:
+        assert self.session is not None
+        if not self.session.over:
+            self.finish(self.session, end)
+
+    def finish(self, session: Session, end: str) -> None:
+        self.server.finish(session, "done" if end.startswith("cancelled") and not session.cancelled else end)
 
     @precondition(lambda self: any(ghost.inbox for ghost in self.ghosts))
     @rule()
     def a_late_frame_runs(self) -> None:
         ghost = next(ghost for ghost in self.ghosts if ghost.inbox)
-        self.server.work(ghost, fail=False)
+        self.server.read(ghost)
+
+    @precondition(lambda self: self.expires and self.session is not None and self.session.wire is None)
+    @rule(reason=st.sampled_from(["expired", "evicted", "epoch"]))
+    def session_expires(self, reason: str) -> None:
+        assert self.session is not None
+        if self.session.numbered:
+            self.session.over = self.session.over or reason
 
     # -------------------------------------------------------------- the oracle
 
@@ -315,12 +533,26 @@ class ClientAgainstServer(RuleBasedStateMachine):
     def nothing_but_a_reset_runs_twice(self) -> None:
         marks = [mark for _, what, mark, _ in self.server.ran if what != "reset"]
         assert len(marks) == len(set(marks))
+        resets = [(session.name, mark) for session, what, mark, _ in self.server.ran if what == "reset"]
+        assert len(resets) == len(set(resets))
 
     @invariant()
     def each_call_has_one_end(self) -> None:
-        open_calls = {self.marks[id(call)] for call in [*self.queue, *([self.running] if self.running else [])]}
+        open_calls = {self.mark(call) for call in [*self.queue, *([self.running] if self.running else [])]}
         for mark, ends in self.ends.items():
             assert ends == (0 if mark in open_calls else 1)
+
+    @invariant()
+    def what_reached_its_user_was_applied_and_came_once(self) -> None:
+        ran = {mark for _, _, mark, _ in self.server.ran}
+        for mark, told in self.told.items():
+            assert told in (0, 1)
+            assert not told or mark in ran
+
+    @invariant()
+    def what_was_not_applied_was_not_applied(self) -> None:
+        for session, what, mark, _ in self.server.ran:
+            assert mark not in self.denied or what == "state", f"{what} {mark} ran in session {session.name}"
 
     @invariant()
     def a_closed_client_has_no_connection(self) -> None:
