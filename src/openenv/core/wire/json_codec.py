@@ -251,6 +251,8 @@ def _failure_in_model(value: Any) -> Exception | None:
     """The same by pydantic's rules, which take sets, dates and more."""
     from pydantic_core import to_jsonable_python  # only on the way to an error
 
+    if isinstance(value, pydantic.BaseModel):
+        return _failure(value)  # which names the field inside
     try:
         to_jsonable_python(value, fallback=_plain)
     except (TypeError, ValueError, RecursionError) as error:
