@@ -251,7 +251,10 @@ class World:
     folder: Path
     oracle: Oracle
     drivers: list[Driver] = field(default_factory=list)
-    quiet: bool = True
+    abandoned: bool = False
+    """Some environments have no close to wait for: their process ended, or their session lasts longer."""
+    mixed_threads: bool = False
+    """Steps of async environments run on the server's loop."""
     _proxy: ProxyProcess | None = None
     _gates: list[Gate] = field(default_factory=list)
 
@@ -309,12 +312,9 @@ class World:
                 await driver.finish()
         if self._proxy is not None:
             self._proxy.close()
-        if self.server.alive and self.link.server == "ours":
-            await self.wait(self.oracle.wait_until, self._all_over, "every environment to close")
+        if self.server.alive and self.link.server == "ours" and not self.abandoned:
+            await self.wait(self.oracle.wait_for_all_closed)
         self.verify()
-
-    def _all_over(self) -> bool:
-        return all(self.oracle.of("close", env=env) for env in self.oracle.built())
 
     def verify(self) -> None:
         """G1 to G4 and G8 as the log has them, whatever the scenario was."""
@@ -335,7 +335,8 @@ class World:
                     episode = self.oracle.episode_of(told.mark)
                     assert episode == told.episode, f"G1: {told.mark} of {told.episode} ran in {episode}"
         if self.link.server == "ours":
-            assert self.oracle.problems() == []
+            problems = self.oracle.problems()
+            assert [one for one in problems if not (self.mixed_threads and " ran on " in one)] == []
             assert self.oracle.most_alive() <= self.stage.capacity, "G8: more environments than slots"
             self._verify_output()
 
