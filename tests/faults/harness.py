@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 import openenv.testing.counting
 from openenv import GenericEnvClient, OpenEnvError
 from openenv.core.exceptions import Outcome
@@ -59,8 +61,15 @@ LINKS = [Link(client, server) for server in ("ours", "upstream") for client in (
 
 
 def peer_python() -> str:
-    """The interpreter of the environment that holds upstream's server (``make peer``)."""
-    return os.environ.get("OPENENV_PEER_PYTHON") or str(ROOT / ".peer" / "bin" / "python")
+    """The interpreter of the environment that holds upstream's server. Without it a run is refused where
+    OPENENV_PEER_REQUIRED is set, and leaves scenarios out elsewhere."""
+    python = os.environ.get("OPENENV_PEER_PYTHON") or str(ROOT / ".peer" / "bin" / "python")
+    if not os.path.exists(python):
+        message = "upstream's server is not installed: run 'make peer'"
+        if os.environ.get("OPENENV_PEER_REQUIRED"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return python
 
 
 class Stage:
