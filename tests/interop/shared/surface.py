@@ -62,11 +62,8 @@ def model(cls: Any) -> dict[str, Any]:
 def methods(cls: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in inspect.getmembers_static(cls):
-        if (
-            (name.startswith("_")
-            and name not in ("__init__", "__call__"))
-            or (name == "__init__"
-            and "__init__" not in vars(cls))
+        if (name.startswith("_") and name not in ("__init__", "__call__")) or (
+            name == "__init__" and "__init__" not in vars(cls)
         ):
             continue
         if isinstance(value, property):
