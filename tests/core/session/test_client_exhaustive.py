@@ -361,6 +361,7 @@ def probe_illegal(world: World, illegal: set[tuple[Any, Any]]) -> None:
         illegal.add((row, event))
 
 
+@pytest.mark.timeout(600)  # some 30,000 states
 @pytest.mark.parametrize("require_reset", [False, True])
 def test_every_reachable_state_keeps_the_invariants(require_reset: bool) -> None:
     states, used, illegal = explore(make(require_reset=require_reset))
