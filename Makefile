@@ -11,11 +11,12 @@ PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer demo test lint format clean
+.PHONY: help venv peer demo test faults lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
 	@echo "make test    lint, then all tests (PYTEST_ARGS='-k name' for some of them)"
+	@echo "make faults  only the fault suite; its report by guarantee goes to build/faults.md and .json"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
@@ -56,6 +57,9 @@ demo: $(STAMP)
 
 test: lint $(PEER_STAMP)
 	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+faults: $(STAMP) $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

@@ -96,3 +96,17 @@ async def test_a_drop_at_the_deadline(delay: float) -> None:
         with pytest.raises(OpenEnvError):
             await step
         assert link.machine.state is State.LOST
+
+
+async def test_a_reply_that_our_own_code_stumbles_over_loses_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, server = await opened()
+
+    def stumble(reply: object) -> None:
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("openenv.core.session.client.error_from_frame", stumble)
+    step = asyncio.create_task(call(link, Op.STEP, STEP))
+    await server.receive()
+    await server.send(encode({"type": "error", "data": {"message": "odd", "code": "X"}}))
+    with pytest.raises(SessionLostError, match="a bug"):
+        await step

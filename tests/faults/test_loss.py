@@ -221,9 +221,7 @@ async def test_server_killed_and_restarted_on_the_same_port(world: World) -> Non
     again = await driver.reset()
     assert again["env"].startswith(f"{world.server.pid}.")
     assert (await driver.step())["count"] == 1
-    world.oracle = type(world.oracle).from_now(world.stage.log)  # the killed process closed nothing
-    world.drivers[0].told.clear()
-    await driver.close()
+    world.abandoned = True  # the killed process closed nothing
 
 
 @pytest.mark.server(own=True)

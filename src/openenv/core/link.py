@@ -357,6 +357,9 @@ class EnvLink:
         while True:
             try:
                 frame = await transport.receive()
+                if transport is not self._transport:
+                    return
+                self._received(frame)
             except TransportClosed as closed:
                 self._dropped(transport, closed.drop)
                 return
@@ -364,16 +367,16 @@ class EnvLink:
                 transport.abort()
                 self._dropped(transport, Drop(detail=f"reading failed with {type(error).__name__}: {error}"))
                 return
-            if transport is not self._transport:
-                return
-            if isinstance(frame, Oversized):
-                self._feed(Event.OVERSIZED, frame)
-                continue
-            try:
-                reply = reply_from_frame(decode(frame))
-            except MalformedFrame as error:
-                reply = Reply("malformed", {"message": str(error)})
-            self._feed(Event.RECEIVED, reply)
+
+    def _received(self, frame: str | bytes | Oversized) -> None:
+        if isinstance(frame, Oversized):
+            self._feed(Event.OVERSIZED, frame)
+            return
+        try:
+            reply = reply_from_frame(decode(frame))
+        except MalformedFrame as error:
+            reply = Reply("malformed", {"message": str(error)})
+        self._feed(Event.RECEIVED, reply)
 
     def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
         if transport is self._transport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import enum
 import json
 import math
@@ -176,6 +177,7 @@ def test_bytes_tell_what_to_declare() -> None:
         (Board(cells=[Cell(value=1), Cell(value=[object()])]), "cells[1].value[0]"),
         (Board(more={"k": Cell(value=b"x")}), "more.k.value"),
         (Board(more={"k": {"l": object()}}), "more.k.l"),
+        (Cell(value=[{1, 2}, datetime.date(2024, 1, 1), object()]), "value[2]"),
     ],
 )
 def test_a_model_with_an_unencodable_field_names_it(model: BaseModel, path: str) -> None:

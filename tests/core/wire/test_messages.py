@@ -112,3 +112,11 @@ def test_a_strange_error_frame_still_has_a_text(code: Any, message: Any) -> None
         error = error_from_frame(Reply("error", {"message": message, "code": code, "errors": errors}))
         assert isinstance(error, ServerError)
         assert str(error)
+
+
+@pytest.mark.parametrize("loc", [3, None, "abc", {"a": 1}, [["deep"]], []])
+def test_an_odd_place_in_an_error_frame_is_still_an_error(loc: object) -> None:
+    data = {"message": "odd", "code": "VALIDATION_ERROR", "errors": [{"loc": loc, "msg": None}]}
+    error = error_from_frame(Reply("error", data))
+    assert isinstance(error, ActionValidationError)
+    assert str(error)

@@ -280,10 +280,11 @@ class ClientMachine(SessionKeeper):
             return self._protocol_loss(f"the server counts requests differently ({reply.code})")
         if not reply.is_error and reply.kind != REPLY_TYPE[call.op.kind]:
             return self._protocol_loss(f"a '{reply.kind}' frame answered a {call.op} request")
+        error = error_from_frame(reply) if reply.is_error else None
         self.call = None
         self.last_reply = call.seq
-        if reply.is_error:
-            return [*self._unanswered(call), Fail(call, error_from_frame(reply))]
+        if error is not None:
+            return [*self._unanswered(call), Fail(call, error)]
         self._note_answer(call, reply)
         return [Complete(call, reply)]
 

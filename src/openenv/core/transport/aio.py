@@ -197,6 +197,9 @@ class WebSocketTransport:
                 frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
                 sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
             sock._sock.shutdown(socket.SHUT_RDWR)
+            if self.connection.loop.is_closed():  # nobody else will close it
+                sock._sock.close()
+                self.connection.transport._sock = None  # type: ignore[attr-defined]
         except (OSError, AttributeError):
             pass  # best effort: the server notices a closed socket as well
 

@@ -205,19 +205,21 @@ def _locate_in_model(model: pydantic.BaseModel, error: Exception, exclude: set[s
             if isinstance(value, pydantic.BaseModel):
                 deeper = _locate_in_model(value, inner, None)
                 return UnencodableValue(f"{name}.{deeper.path}".rstrip("."), deeper.type_name, deeper.why)
-            located = _locate(value, inner)
+            located = _locate(value, inner, _failure_in_model)
             return UnencodableValue(_join(name, located.path), located.type_name, located.why)
     return UnencodableValue("", type(model).__name__, str(error))
 
 
-def _locate(value: Any, error: Exception) -> UnencodableValue:
+def _locate(
+    value: Any, error: Exception, failure_of: Callable[[Any], Exception | None] | None = None
+) -> UnencodableValue:
     """Find the first value that cannot be encoded, by trying the parts one after another."""
     path = ""
     seen: set[int] = set()
     while id(value) not in seen and len(seen) < MAX_DEPTH * 10:
         seen.add(id(value))
         for step, part in _parts(value):
-            failure = _failure(part)
+            failure = (failure_of or _failure)(part)
             if failure is not None:
                 path, value, error = _join(path, step), part, failure
                 break
@@ -240,6 +242,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _failure(value: Any) -> Exception | None:
     try:
         _dumps(value).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        return error
+    return None
+
+
+def _failure_in_model(value: Any) -> Exception | None:
+    """The same by pydantic's rules, which take sets, dates and more."""
+    from pydantic_core import to_jsonable_python  # only on the way to an error
+
+    if isinstance(value, pydantic.BaseModel):
+        return _failure(value)  # which names the field inside
+    try:
+        to_jsonable_python(value, fallback=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         return error
     return None
