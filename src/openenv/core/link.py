@@ -159,6 +159,8 @@ class EnvLink:
         finally:
             self._answer = None
             del self._frames[call]
+            if self._unsent is call:
+                self._unsent = None
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen: a caller that was cancelled does not take it
 
@@ -377,6 +379,8 @@ class EnvLink:
         except MalformedFrame as error:
             reply = Reply("malformed", {"message": str(error)})
         self._feed(Event.RECEIVED, reply)
+        if self._unsent is not None:  # a call that waited for the fate of an earlier one has its turn
+            self._spawn(self._flush())
 
     def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
         if transport is self._transport:
