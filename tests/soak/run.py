@@ -1,7 +1,7 @@
 """``make soak``: a long run of clients and servers under faults. Writes a report, and fails if anything grew.
 
 Not part of ``make test``. Needs Linux (it reads /proc). Variables of the Makefile: ``SOAK_CYCLES``, ``SOAK_MINUTES``,
-``SOAK_SEED``, ``SOAK_REPORT``.
+``SOAK_SEED``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
     arguments.add_argument("--cycles", type=int, default=10_000)
     arguments.add_argument("--minutes", type=float, default=30.0)
     arguments.add_argument("--seed", type=int, default=None)
-    arguments.add_argument("--report", type=Path, default=Path("soak-report"))
+    arguments.add_argument("--report", type=Path, default=Path("build/soak"))
     given = arguments.parse_args()
     seed = random.randrange(10**6) if given.seed is None else given.seed
     logging.getLogger("openenv").setLevel(logging.CRITICAL)  # thousands of lost sessions are what is asked for here
