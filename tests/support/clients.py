@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from openenv.core.env_client import EnvClient
 from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.v1_options import V1Options
 from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
 from support.live import LiveServer, serve
 
@@ -52,10 +53,12 @@ class CountServer:
 
 
 @contextmanager
-def count_server(slots: int = 8, **settings: Any) -> Iterator[CountServer]:
-    """Serve a fresh `CountEnv`; its sleeping steps are let go at the end."""
+def count_server(slots: int = 8, *, plain: bool = True, **settings: Any) -> Iterator[CountServer]:
+    """Serve a fresh `CountEnv`; its sleeping steps are let go at the end. ``plain``: without ``openenv.v1``, so that a
+    dropped connection is a lost session."""
     env = fresh_env()
-    app = create_app(env, CountAction, CountObservation, max_concurrent_envs=slots, state_cls=CountState)
+    v1 = V1Options(features=frozenset()) if plain else None
+    app = create_app(env, CountAction, CountObservation, max_concurrent_envs=slots, state_cls=CountState, v1=v1)
     with serve(app, **settings) as url:
         try:
             yield CountServer(url, env)

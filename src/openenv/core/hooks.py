@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 import pydantic  # whose names load when they are first used; importing a client must stay cheap
@@ -135,7 +136,7 @@ def parse_result(model: Any, payload: Mapping[str, Any]) -> StepResult[Any]:
     )
 
 
-def reconcile(result: StepResult[ModelT], payload: Mapping[str, Any]) -> StepResult[ModelT]:
+def reconcile(result: StepResult[ModelT], payload: Mapping[str, Any] = MappingProxyType({})) -> StepResult[ModelT]:
     """Make a result whole, whatever a hook filled: reward and done are the same in result and observation, and how the
     episode ended is as the server told it; ``done`` alone means terminated (E30)."""
     observation: Any = result.observation
