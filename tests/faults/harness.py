@@ -44,7 +44,7 @@ class Link:
 
     Attributes:
         client: ``async`` or ``sync``.
-        server: ``ours`` or ``upstream``.
+        server: ``ours`` (without ``openenv.v1``) or ``upstream``.
     """
 
     client: str
@@ -82,6 +82,8 @@ class Stage:
         self.capacity = int(environ.get("OPENENV_COUNTING_CAPACITY", "64"))
         environ = {"OPENENV_COUNTING_LOG": str(self.log), "OPENENV_COUNTING_PLAN": str(self.plan), **environ}
         app, python = "openenv.testing.counting:app", None
+        if kind == "ours":  # of the plain dialect: what is dropped is lost
+            environ.setdefault("OPENENV_FEATURES", "none")
         if kind == "upstream":
             shutil.copy(openenv.testing.counting.__file__, folder / "counting.py")
             app, python = "counting:app", peer_python()

@@ -396,17 +396,22 @@ async def test_an_observation_far_over_the_clients_limit_ends_the_session_loudly
 @pytest.mark.guarantee("G1", "G3", "G5")
 async def test_an_action_over_the_servers_limit(world: World) -> None:
     driver = world.driver(direct=True)  # a proxy that is reset while it writes loses the server's last words
+    told = 0
+    for attempt in range(5):
+        await driver.reset()
+        with pytest.raises((MessageTooLargeError, SessionLostError)) as failed:
+            await driver.step("echo", "x" * 200_000, mark=f"large-{attempt}")
+        if isinstance(failed.value, MessageTooLargeError):  # else the reset of its TCP connection was quicker
+            told += 1
+            assert failed.value.outcome is Outcome.NOT_APPLIED
+            assert failed.value.size is not None
+            assert failed.value.size > 200_000
+        with pytest.raises(SessionLostError):
+            await driver.step()
+    assert told > 0
     await driver.reset()
-    with pytest.raises(MessageTooLargeError) as large:
-        await driver.step("echo", "x" * 200_000, mark="large")
-    assert large.value.outcome is Outcome.NOT_APPLIED
-    assert large.value.size is not None
-    assert large.value.size > 200_000
-    with pytest.raises(SessionLostError):
-        await driver.step()
-    await driver.reset()
-    await driver.step()
-    assert world.oracle.times("large") == 0
+    assert (await driver.step())["count"] == 1
+    assert len(world.oracle.of("step")) == 1
 
 
 @pytest.mark.guarantee("G1", "G5", hazards=("H27", "H30"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,10 +31,18 @@ class ProcessDied(Exception):
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 that was free a moment ago.
+
+    Not one that systems give to outgoing connections: while a server is down, a client that dials its port over
+    and over could be given that very port, and the server could not come back.
+    """
+    while True:
+        try:
+            with socket.create_server(("127.0.0.1", random.randrange(10_000, 30_000))) as probe:
+                port: int = probe.getsockname()[1]
+                return port
+        except OSError:
+            continue  # taken: another one
 
 
 class ProxyProcess(ProxyControls):
