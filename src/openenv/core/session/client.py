@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from openenv.core.exceptions import (
-    CapacityError,
     ConnectError,
     MessageTooLargeError,
     NotResetError,
@@ -38,7 +37,7 @@ from openenv.core.session.events import (
 from openenv.core.session.keeping import MIX_UPS, SessionKeeper, fate
 from openenv.core.session.opening import SessionOpened
 from openenv.core.session.states import TABLE, IllegalEvent, Row, State
-from openenv.core.wire.messages import REPLY_TYPE, Reply, WSErrorCode, error_from_frame
+from openenv.core.wire.messages import REPLY_TYPE, Reply, WSErrorCode, capacity_error, error_from_frame
 
 __all__ = ["ClientMachine"]
 
@@ -318,18 +317,12 @@ class ClientMachine(SessionKeeper):
         """No slot. A client whose former session may still hold one waits for it; a newcomer is told at once."""
         held_one = self.number > 1
         self._forget_socket()
-        active, most = reply.data.get("active_sessions"), reply.data.get("max_sessions")
-        error = CapacityError(
-            active=active if isinstance(active, int) else None,
-            max=most if isinstance(most, int) else None,
-            url=self._url,
-        )
         self.number -= 1  # a refusal is not a session
         call.sends -= 1
         self.call = call
         self._return_to = State.LOST if self.loss else State.NEW
         self.state = State.OPENING
-        return self._dial_again(DialFailure(error, retryable=held_one), now)
+        return self._dial_again(DialFailure(capacity_error(reply, self._url), retryable=held_one), now)
 
     def _answer_abandoned(self, reply: Reply, now: float) -> list[Effect]:
         """A call waits for the fate of the one before it; when that is known, it has its turn."""

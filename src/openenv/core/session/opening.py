@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openenv.core.exceptions import CapacityError, ConnectError, OpenEnvError
+from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure
 from openenv.core.session.features import Feature, agreed
 from openenv.core.wire.json_codec import MalformedFrame
-from openenv.core.wire.messages import Reply, WSErrorCode, error_from_frame
+from openenv.core.wire.messages import Reply, WSErrorCode, capacity_error, error_from_frame
 from openenv.core.wire.v1 import (
     PROTOCOL,
     CloseCode,
@@ -101,7 +101,9 @@ class Opening:
             case "lost" if self.resume is not None:
                 self.outcome = Lost.read(frame.data)
             case "error":
-                self.outcome = DialFailure(self._refusal(frame), retryable=frame.code == WSErrorCode.CAPACITY_REACHED)
+                full = frame.code == WSErrorCode.CAPACITY_REACHED
+                error = capacity_error(frame, self.url) if full else error_from_frame(frame)
+                self.outcome = DialFailure(error, retryable=full)
             case _:
                 raise MalformedFrame(f"a '{frame.kind}' frame came while the session was being opened")
         return []
@@ -138,13 +140,3 @@ class Opening:
 
     def _features(self) -> frozenset[Feature]:
         return agreed(self.wants, self._welcome.features if self._welcome else ())
-
-    def _refusal(self, frame: Reply) -> OpenEnvError:
-        if frame.code != WSErrorCode.CAPACITY_REACHED:
-            return error_from_frame(frame)
-        active, most = frame.data.get("active_sessions"), frame.data.get("max_sessions")
-        return CapacityError(
-            active=active if isinstance(active, int) else None,
-            max=most if isinstance(most, int) else None,
-            url=self.url,
-        )

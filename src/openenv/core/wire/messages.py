@@ -12,6 +12,7 @@ from typing import Any
 
 from openenv.core.exceptions import (
     ActionValidationError,
+    CapacityError,
     EnvExecutionError,
     EnvironmentFactoryError,
     InvalidActionError,
@@ -29,6 +30,7 @@ __all__ = [
     "CallKind",
     "Reply",
     "WSErrorCode",
+    "capacity_error",
     "close_message",
     "error_from_frame",
     "reply_from_frame",
@@ -84,6 +86,7 @@ class Reply:
 
     @property
     def is_error(self) -> bool:
+        """Whether it is an error frame."""
         return self.kind == "error"
 
     @property
@@ -148,17 +151,28 @@ def error_from_frame(reply: Reply) -> OpenEnvError:
         case WSErrorCode.FACTORY_ERROR:
             return EnvironmentFactoryError(str(data.get("factory_name") or ""), message or None)
         case V1ErrorCode.REPLY_TOO_LARGE:
-            size, limit = data.get("size"), data.get("limit")
-            return MessageTooLargeError(
-                size=size if isinstance(size, int) else None,
-                limit=limit if isinstance(limit, int) else None,
-                direction="received",
-                outcome=Outcome.APPLIED,
-            )
+            size, limit = _count(data, "size"), _count(data, "limit")
+            return MessageTooLargeError(size=size, limit=limit, direction="received", outcome=Outcome.APPLIED)
         case WSErrorCode.INVALID_JSON | WSErrorCode.UNKNOWN_TYPE:
             return ServerError(message, code=reply.code, outcome=Outcome.NOT_APPLIED, data=rest)
         case _:
             return ServerError(message, code=reply.code, outcome=Outcome.from_applied(applied), data=rest)
+
+
+def capacity_error(reply: Reply, url: str) -> CapacityError:
+    """The typed error for a refusal with CAPACITY_REACHED.
+
+    Args:
+        reply: the error frame.
+        url: address of the server, for the text.
+    """
+    return CapacityError(active=_count(reply.data, "active_sessions"), max=_count(reply.data, "max_sessions"), url=url)
+
+
+def _count(data: Mapping[str, Any], name: str) -> int | None:
+    """A number beside an error. A server may send anything there."""
+    value = data.get(name)
+    return value if isinstance(value, int) else None
 
 
 def _validation_error(message: str, rest: Mapping[str, Any]) -> OpenEnvError:
