@@ -349,7 +349,3 @@ def _json_name(value: Any) -> str:
         (list, "an array"),
     ]
     return next((name for kind, name in names if isinstance(value, kind)), "null")
-
-
-Encoder = Callable[[Any], bytes]
-Decoder = Callable[[str | bytes], dict[str, Any]]
