@@ -42,7 +42,7 @@ def test_a_users_test_with_the_fixtures(pytester: pytest.Pytester) -> None:
 
         def test_loss(counting_server, counting_oracle, fault_proxy):
             proxy = fault_proxy(counting_server.url)
-            client = GenericEnvClient(base_url=proxy.url).sync()
+            client = GenericEnvClient(base_url=proxy.url, resume=False).sync()
             client.reset(mark="first")
             client.step({"mark": "one"})
             proxy.cut()
