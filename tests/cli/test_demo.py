@@ -108,7 +108,7 @@ def test_a_server_that_dies_at_start_is_one_clear_line_with_its_last_words(tmp_p
     done = run(PYTHONPATH=first_on_path(tmp_path))
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == "openenv demo: The server ended before it was ready: the disk is on fire\n"
+    assert done.stderr == "openenv demo: the server ended with code 1 before it was ready: the disk is on fire\n"
 
 
 def test_without_the_sudoku_package_it_says_how_to_install_it(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_server_that_dies_in_mid_game_is_one_clear_line(free_port: int) -> Non
         output, errors = demo.communicate()
     assert demo.returncode == 1
     assert output == ""
-    assert errors.splitlines()[-1].startswith("openenv demo: The server died in mid-game")
+    assert errors.splitlines()[-1].startswith("openenv demo: the server died in mid-game: ")
     assert "Traceback" not in errors
 
 

@@ -17,8 +17,8 @@ from openenv.core.exceptions import (
     SessionLostError,
 )
 from openenv.testing import FaultProxy
+from openenv.testing.processes import free_port
 from support.clients import CountClient, CountServer, ScriptedServer, act, count_server
-from support.live import free_port
 
 # ------------------------------------------------------------------ capacity
 

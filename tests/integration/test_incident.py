@@ -20,9 +20,8 @@ import pytest
 from websockets.sync.client import connect
 
 from openenv import GenericEnvClient, SessionLostError
-from openenv.cli._server_process import choose_port, running_server
 from openenv.core.exceptions import Outcome
-from openenv.testing import FaultProxy
+from openenv.testing import FaultProxy, ServerProcess
 from sudoku_env import SudokuAction, SudokuEnv, SudokuObservation
 from sudoku_env.engine import solve
 
@@ -76,13 +75,12 @@ class Oracle:
 @contextlib.contextmanager
 def staged(tmp_path: Path, features: str) -> Iterator[Stage]:
     log = tmp_path / "events.jsonl"
-    port = choose_port(None)
     environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(PLAYERS), "OPENENV_FEATURES": features}
     with (
-        running_server("sudoku_env.server.app:app", port, environ),
-        FaultProxy("127.0.0.1", port) as proxy,
+        ServerProcess("sudoku_env.server.app:app", environ=environ) as server,
+        FaultProxy("127.0.0.1", server.port) as proxy,
     ):
-        yield Stage(proxy, port, log)
+        yield Stage(proxy, server.port, log)
 
 
 @pytest.fixture

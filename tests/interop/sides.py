@@ -20,7 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.live import LiveServer, free_port
+from openenv.testing.processes import free_port
+from support.live import LiveServer
 
 __all__ = ["LINKS", "OURS", "UPSTREAM", "Driver", "Ended", "Link", "Mirror", "Servers", "Side", "mirror_server"]
 

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import uvicorn
 
+from openenv.testing.processes import free_port
+
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -52,12 +54,6 @@ def serve(app: Any, *, ws_max_size: int = 16 * 1024 * 1024, port: int = 0, **con
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive(), "the server did not stop"
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import Coroutine
@@ -25,10 +26,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from openenv.cli._incident import CUTS, Act, Game, judge, plan_games, play_all, read_events
-from openenv.cli._server_process import ServerDied, ServerProcess, choose_port, running_server
 from openenv.core.exceptions import OpenEnvError
 from openenv.core.session.features import FEATURES_VARIABLE, Feature
-from openenv.testing import FaultProxy
+from openenv.testing import FaultProxy, ProcessDied, ServerProcess
+from openenv.testing.processes import last_line
 
 __all__ = ["demo"]
 
@@ -82,10 +83,8 @@ def _run(act: Act, port: int | None, screen: Console) -> None:
     """Play the games against a server of our own."""
     if importlib.util.find_spec("sudoku_env") is None:
         raise _DemoFailed("the sudoku_env package is not installed. In a checkout, run: pip install -e envs/sudoku_env")
-    try:
-        port = choose_port(port)
-    except OSError as error:
-        raise _DemoFailed(f"port {port} cannot be used: {error.strerror}; try another --port") from None
+    if port is not None:
+        _check_port(port)
     with tempfile.TemporaryDirectory(prefix="openenv-demo-") as folder:
         log = Path(folder) / "events.jsonl"
         environ = {
@@ -96,13 +95,23 @@ def _run(act: Act, port: int | None, screen: Console) -> None:
             "OPENENV_WORKERS": "1",
         }
         try:
-            with running_server(_APP, port, environ) as server, FaultProxy("127.0.0.1", port) as proxy:
+            with (
+                ServerProcess(_APP, port=port, environ=environ, arguments=("--workers", "1")) as server,
+                FaultProxy("127.0.0.1", server.port) as proxy,
+            ):
                 players = f"{len(act.games)} clients play through a proxy"
-                screen.print(f"A Sudoku server runs on port {port} ({_name(act)}); {players}.")
+                screen.print(f"A Sudoku server runs on port {server.port} ({_name(act)}); {players}.")
                 act.cuts = _play(act, server, proxy, screen)
-        except ServerDied as error:
-            raise _DemoFailed(str(error)) from None
+        except ProcessDied as died:
+            raise _DemoFailed(f"{died.what}: {died.last_line or 'it said nothing'}") from None
         act.verdict = judge(read_events(log))
+
+
+def _check_port(port: int) -> None:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise _DemoFailed(f"port {port} cannot be used: {os.strerror(error.errno or 0)}; try another --port") from None
 
 
 def _play(act: Act, server: ServerProcess, proxy: FaultProxy, screen: Console) -> int:
@@ -135,7 +144,8 @@ def _play(act: Act, server: ServerProcess, proxy: FaultProxy, screen: Console) -
             return asyncio.run(_in_time(play_all(proxy.url, act.games, (cut, cut_under_a_reply), moved)))
         except (OpenEnvError, TimeoutError) as error:
             if not server.alive:
-                raise ServerDied(f"The server died in mid-game: {server.last_words()}") from None
+                said = last_line(server.output) or "it said nothing"
+                raise _DemoFailed(f"the server died in mid-game: {said}") from None
             raise _DemoFailed(str(error) or f"the games did not end within {_PLAY_TIMEOUT_S:g} s") from None
 
 

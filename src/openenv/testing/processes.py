@@ -20,14 +20,29 @@ from typing import Any, Self
 
 from openenv.testing.controls import ProxyControls
 
-__all__ = ["ProcessDied", "ProxyProcess", "ServerProcess", "free_port"]
+__all__ = ["ProcessDied", "ProxyProcess", "ServerProcess", "free_port", "last_line"]
 
 _POLL_S = 0.02
 _STOP_S = 10.0
 
 
 class ProcessDied(Exception):
-    """A process ended, or never answered; the text has its last words."""
+    """A process ended, or never answered; the text has its last words.
+
+    Attributes:
+        what: what happened.
+        last_line: the last line that the process wrote, if it wrote any.
+    """
+
+    def __init__(self, what: str, output: str = "") -> None:
+        self.what = what
+        self.last_line = last_line(output)
+        super().__init__(f"{what}: {output[-2000:]}" if output else what)
+
+
+def last_line(output: str) -> str:
+    """The last line of a text that is not blank; empty if there is none."""
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
 
 
 def free_port() -> int:
@@ -158,7 +173,7 @@ class ServerProcess:
         )
         try:
             self._wait_until_ready()
-        except BaseException:
+        except BaseException:  # raised on; a Ctrl-C must not leave the process behind
             self.kill()
             raise
         return self
@@ -241,9 +256,9 @@ class ServerProcess:
         deadline = time.monotonic() + self._ready_timeout_s
         while not self._is_healthy():
             if not self.alive:
-                raise ProcessDied(f"the server ended before it was ready: {self.output[-2000:]}")
+                raise ProcessDied(f"the server ended with code {self.kill()} before it was ready", self.output)
             if time.monotonic() > deadline:
-                raise ProcessDied(f"no answer within {self._ready_timeout_s:g} s: {self.output[-2000:]}")
+                raise ProcessDied(f"the server did not answer within {self._ready_timeout_s:g} s", self.output)
             time.sleep(_POLL_S)
 
     def _is_healthy(self) -> bool:
