@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from openenv.core.env_server.session import EndReason, Session, Setup
 from openenv.core.env_server.types import ServerCapacityStatus
+from openenv.core.env_server.waiting import Place, WaitingLine
 from openenv.core.exceptions import SessionCapacityError, SessionCreationError, SessionNotFoundError
 
 __all__ = ["EndReason", "Session", "SessionManager", "Setup"]
@@ -53,6 +55,7 @@ class SessionManager:
         self.draining = False
         self.setup = setup
         self._sessions: dict[str, Session] = {}
+        self._line = WaitingLine()
         self._drain: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -90,8 +93,49 @@ class SessionManager:
             SessionCapacityError: every slot is taken.
             SessionCreationError: the server is shutting down.
         """
-        while self.active >= self.max_sessions and not self.draining:
+        while (self.active >= self.max_sessions or self._line) and not self.draining:
+            if self._line:  # a free slot belongs to the head of the line
+                raise SessionCapacityError(self.active, self.max_sessions)
             await self._evict_one()
+        return self._start(idle_timeout_s, evictable)
+
+    async def open_in_turn(
+        self, *, wait_s: float, told: Callable[[int], object], idle_timeout_s: float | None = None
+    ) -> Session:
+        """As `open`, but wait in line for a slot; whoever came first is served first (E28).
+
+        Args:
+            wait_s: longest wait, in seconds.
+            told: called with the position in the line, 1 for its head, whenever that has changed.
+            idle_timeout_s: as for `open`.
+
+        Raises:
+            SessionCapacityError: no slot became free in time.
+            SessionCreationError: the server is shutting down.
+        """
+        if self.active < self.max_sessions and not self._line:
+            return self._start(idle_timeout_s, evictable=False)
+        try:
+            async with asyncio.timeout(wait_s), self._line.place(told) as place:
+                await self._turn(place)
+                return self._start(idle_timeout_s, evictable=False)
+        except TimeoutError:
+            raise SessionCapacityError(self.active, self.max_sessions) from None
+
+    async def _turn(self, place: Place) -> None:
+        """Wait until this place is the head of the line and a slot is free."""
+        while not self.draining:
+            if place.position > 1:
+                await place.change()
+            elif self.active < self.max_sessions:
+                return
+            else:
+                try:
+                    await self._evict_one()
+                except SessionCapacityError:
+                    await place.change(self.retry_after_s)
+
+    def _start(self, idle_timeout_s: float | None, evictable: bool) -> Session:
         if self.draining:
             raise SessionCreationError("the server is shutting down")
         session = Session(self.setup, idle_timeout_s=idle_timeout_s, evictable=evictable, on_freed=self._forget)
@@ -125,6 +169,7 @@ class SessionManager:
 
     def _forget(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
+        self._line.wake()
 
     # ------------------------------------------------------------ the end
 
@@ -138,6 +183,7 @@ class SessionManager:
         """Stop admitting sessions and begin to end those that are open; a second call joins the first."""
         if self._drain is None:
             self.draining = True
+            self._line.wake()
             self._drain = asyncio.get_running_loop().create_task(self._end_all(), name="openenv-drain")
         return self._drain
 

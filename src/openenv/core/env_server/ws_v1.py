@@ -36,6 +36,7 @@ from openenv.core.wire.v1 import (
     LostReason,
     Open,
     Opened,
+    Queued,
     Release,
     Resume,
     Welcome,
@@ -51,6 +52,8 @@ FLUSH_S = 5.0
 """How long the last frames may take before the socket is closed over them."""
 MAX_UNSENT_BYTES = 1024 * 1024
 """Past this the socket is not read until its peer has read."""
+MAX_AHEAD = 16
+"""Most frames that a client may send before its session is opened."""
 UNWANTED = 1008
 """Close code of a socket that came too late, or said nothing; it does not end a session."""
 
@@ -101,8 +104,15 @@ class V1Server:
         Raises:
             OpenEnvError: there is no place for it.
         """
-        session = await self.manager.open(idle_timeout_s=self._idle_timeout_s)
         uses = agreed(self.options.features, ask.uses)
+        if Feature.QUEUE in uses and ask.wait_for_slot_s > 0:
+            session = await self.manager.open_in_turn(
+                wait_s=ask.wait_for_slot_s,
+                told=lambda position: socket.send(encode(Queued(position).frame())),
+                idle_timeout_s=self._idle_timeout_s,
+            )
+        else:
+            session = await self.manager.open(idle_timeout_s=self._idle_timeout_s)
         channel = Channel(session, socket, uses, ask.max_message_bytes, self.options, self._action_cls)
         self.channels.add(channel)
         return channel
@@ -121,6 +131,8 @@ class V1Socket:
         self._server = server
         self._channel: Channel | None = None
         self._released: list[Session] = []
+        self._ahead: deque[Frame | None] = deque()  # read while the session was being opened
+        self._waiting = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._changed = asyncio.Event()
@@ -225,6 +237,8 @@ class V1Socket:
         return None
 
     async def _receive(self) -> Frame | None:
+        if self._ahead and not self._waiting:
+            return self._ahead.popleft()
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             return None
@@ -293,8 +307,11 @@ class V1Socket:
     async def _open(self, ask: Open) -> None:
         if self._released:  # the newcomer's own former sessions must not lock it out (E25)
             await asyncio.wait([session.closed for session in self._released], timeout=EVICTION_WAIT_S)
+        opening = asyncio.ensure_future(self._server.open(ask, self))
         try:
-            channel = self._channel = await self._server.open(ask, self)
+            if not await self._stays_for(opening):
+                return None
+            channel = self._channel = opening.result()
         except SessionCapacityError as error:
             retry_after_s = round(self._server.manager.retry_after_s, 3)
             told = refusal(error)
@@ -305,6 +322,26 @@ class V1Socket:
             return self.finish(CloseCode.DRAINING, "draining")
         await asyncio.wait({channel.ready}, timeout=OPENED_AFTER_S)
         return self.send(encode(Opened(channel.session.id, channel.tokens.first).frame()))
+
+    async def _stays_for(self, opening: asyncio.Future[Channel]) -> bool:
+        """Wait for a session to be opened, and read meanwhile: a client that leaves gives its place up at once."""
+        self._waiting = True
+        reading = asyncio.ensure_future(self._receive())
+        try:
+            while not opening.done():
+                await asyncio.wait({opening, reading}, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    self._ahead.append(reading.result())
+                    if self._ahead[-1] is None or len(self._ahead) > MAX_AHEAD:
+                        opening.cancel()
+                        await asyncio.wait({opening})
+                        return not opening.cancelled()
+                    reading = asyncio.ensure_future(self._receive())
+            return True
+        finally:
+            self._waiting = False
+            reading.cancel()
+            opening.cancel()
 
     def _resume(self, ask: Resume) -> None:
         channels = self._server.channels

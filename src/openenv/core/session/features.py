@@ -24,6 +24,8 @@ class Feature(StrEnum):
     """A caller that gives up tells the server, and learns what became of its call."""
     RESUME = "resume"
     """A session outlives its socket for a while."""
+    QUEUE = "queue"
+    """A client may wait in line for a slot of a full server."""
 
 
 _NEEDS = {Feature.CANCEL: Feature.SEQ, Feature.RESUME: Feature.SEQ}

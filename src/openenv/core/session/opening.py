@@ -63,6 +63,8 @@ class Opening:
         releases: sessions that this client does not want any more.
         max_message_bytes: largest reply this client takes.
         url: the address, for errors.
+        wait_for_slot_s: how long to wait for a slot of a full server, in seconds.
+        position: where this client stands in the server's line; 0 if it does not wait.
         outcome: how it ended; None while it goes on.
     """
 
@@ -71,6 +73,8 @@ class Opening:
     releases: Sequence[Lease] = ()
     max_message_bytes: int | None = None
     url: str = ""
+    wait_for_slot_s: float = 0.0
+    position: int = 0
     outcome: OpeningOutcome | None = None
     _welcome: Welcome | None = field(default=None, init=False)
 
@@ -87,7 +91,7 @@ class Opening:
             return self._on_welcome(frame)
         match frame.kind:
             case "queued":
-                Queued.read(frame.data)
+                self.position = Queued.read(frame.data).position
             case "opened" if self.resume is None:
                 opened = Opened.read(frame.data)
                 self.outcome = SessionOpened(
@@ -135,7 +139,8 @@ class Opening:
             return [self.resume.frame()]
         mine = [lease for lease in self.releases if lease.epoch == welcome.epoch]
         uses = tuple(sorted(feature.value for feature in self._features()))
-        ask = Open(uses=uses, max_message_bytes=self.max_message_bytes)
+        wait_s = self.wait_for_slot_s if Feature.QUEUE in self._features() else 0.0
+        ask = Open(uses=uses, max_message_bytes=self.max_message_bytes, wait_for_slot_s=wait_s)
         return [*(Release(lease.session, lease.token).frame() for lease in mine), ask.frame()]
 
     def _features(self) -> frozenset[Feature]:
