@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from faults.harness import check_error
-from openenv import GenericEnvClient, OpenEnvError
+from openenv import CallTimeoutError, GenericEnvClient, OpenEnvError
 from openenv.core.exceptions import Outcome
 
 KINDS = ("plain", "v1")
+FULL_MINUTE = "calls that waited for their whole default time"
 _making = threading.Lock()
 
 Move = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -119,6 +120,8 @@ class Player:
 
     def _failed(self, error: OpenEnvError) -> None:
         self._book.count(f"{self._kind}: {type(error).__name__}")
+        if isinstance(error, CallTimeoutError) and (error.timeout_s or 0) > 1:
+            self._book.count(FULL_MINUTE)
         try:
             check_error(error)
         except AssertionError as wrong:

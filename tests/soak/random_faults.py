@@ -13,12 +13,14 @@ from pathlib import Path
 
 from openenv.testing import ProxyProcess, ServerProcess
 from soak.measure import Part, Sampler, Series, say
-from soak.players import KINDS, Book, Player, verify
+from soak.players import FULL_MINUTE, KINDS, Book, Player, verify
 
 CLIENTS = 64
 LONG_HOLE_S = 50.0
 LONG_HOLE_EVERY_S = 240.0
 LEASE_GRACE_S = 600.0
+FINISH_S = 30.0
+"""Half of the time that a call has by default: who waits for longer was forgotten."""
 
 
 class Vandal:
@@ -114,13 +116,17 @@ def run_faults(minutes: float, folder: Path, seed: int) -> Part:
             stop.set()
             proxy.heal()
             say("faults: the network is whole; clients finish")
+            healed = time.monotonic()
             for job in jobs:
                 job.result(timeout=180)
+            waited = time.monotonic() - healed
         part.seconds = time.monotonic() - began
         book.close()
         say("faults: waiting for what is left to be freed")
         for one in part.series:
             one.settle(LEASE_GRACE_S + 60)
+        if waited > FINISH_S:
+            part.problems.append(f"G6: a client still waited {waited:.0f} s after the network was whole")
         _judge(part, server, log, book, vandal)
     return part
 
@@ -153,7 +159,9 @@ def _harm(seconds: float, vandal: Vandal, part: Part, book: Book, stop: threadin
 def _judge(part: Part, server: ServerProcess, log: Path, book: Book, vandal: Vandal) -> None:
     wrong, counted = verify(log, book.path)
     part.facts = {"faults": dict(sorted(vandal.done.items())), **counted, **dict(sorted(book.counts.items()))}
-    part.problems = book.wrong[:50] + wrong[:50]
+    part.problems += book.wrong[:50] + wrong[:50]
+    if book.counts[FULL_MINUTE] and "long black hole" not in vandal.done:
+        part.problems.append(f"G6: {FULL_MINUTE}: {book.counts[FULL_MINUTE]}, and no fault took that long")
     part.problems += [p for s in part.series for p in s.problems(load_ratio=1.5, memory_ratio=1.25)]
     for word in ("Exception in ASGI", "never retrieved", "never awaited", "Traceback"):
         if word in server.output:

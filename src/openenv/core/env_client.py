@@ -27,10 +27,10 @@ from openenv.core.hooks import (
     reconcile,
     type_arguments,
 )
-from openenv.core.link import EnvLink
+from openenv.core.link import EnvLink, News
 from openenv.core.pending import PendingCall
 from openenv.core.session.client import ClientMachine
-from openenv.core.session.events import Event, Loss, Op
+from openenv.core.session.events import Event, Op
 from openenv.core.session.features import enabled_features
 from openenv.core.session.states import State
 from openenv.core.startup import ProvidedServer
@@ -142,6 +142,10 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             in the environment switches this and other features off for a whole process.
         on_resumed: called with the session after each resume, on the thread that moves the frames; must not block.
         on_session_lost: called with the error after each loss, likewise.
+        wait_for_slot: seconds to wait in line at a full server, where the server has a line; first come, first served.
+            Opening a connection then may take this long even if ``connect_timeout_s`` is shorter; a reset or step that
+            has to open one is bounded by its own time as well, so call ``connect()`` first. None: do not wait.
+        on_queued: called with the position in the line, 1 for its head, whenever it has changed.
 
     Raises:
         ValueError: no usable address and no provider, an unknown mode, or a bad number.
@@ -167,6 +171,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         resume: bool = True,
         on_resumed: Callable[[ClientSession], object] | None = None,
         on_session_lost: Callable[[SessionLostError], object] | None = None,
+        wait_for_slot: float | None = None,
+        on_queued: Callable[[int], object] | None = None,
     ) -> None:
         if base_url is None and provider is None:
             raise ValueError("EnvClient requires either base_url or provider.")
@@ -176,6 +182,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._base_url = base_url
         self._mode = _mode(mode)
         self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
+        self._wait_for_slot = _seconds("wait_for_slot", wait_for_slot) or 0.0
+        if self._connect_timeout is not None:
+            self._connect_timeout = max(self._connect_timeout, self._wait_for_slot)
         message = _seconds("message_timeout_s", message_timeout_s)
         self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
         for op, given in ((Op.RESET, reset_timeout_s), (Op.STEP, step_timeout_s), (Op.STATE, state_timeout_s)):
@@ -187,7 +196,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
         self._features = enabled_features(os.environ, resume=resume)
-        self._hooks = (on_resumed, on_session_lost)
+        self._hooks = (on_resumed, on_session_lost, on_queued)
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
         self._dialer = _Dialer(
             self._address,
@@ -209,6 +218,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             url=self._shown_url,
             wants=self._features,
             max_message_bytes=self._dialer.max_message_bytes,
+            wait_for_slot_s=self._wait_for_slot,
         )
         self._holder = _Holder()
         self._pending: list[PendingCall[Any]] = []
@@ -616,12 +626,17 @@ def _hook(
     machine: ClientMachine,
     on_resumed: Callable[[ClientSession], object] | None,
     on_session_lost: Callable[[SessionLostError], object] | None,
-) -> Callable[[Loss | None], object]:
-    def told(loss: Loss | None) -> None:
-        if loss is None and on_resumed is not None:
-            on_resumed(_client_session(machine))
-        elif loss is not None and on_session_lost is not None:
-            on_session_lost(loss.error())
+    on_queued: Callable[[int], object] | None,
+) -> Callable[[News], object]:
+    def told(news: News) -> None:
+        if isinstance(news, int):
+            if on_queued is not None:
+                on_queued(news)
+        elif news is None:
+            if on_resumed is not None:
+                on_resumed(_client_session(machine))
+        elif on_session_lost is not None:
+            on_session_lost(news.error())
 
     return told
 

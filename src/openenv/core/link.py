@@ -46,6 +46,9 @@ logger = logging.getLogger("openenv.client")
 
 GOODBYE = encode(close_message())
 
+News = Loss | int | None
+"""What a hook is told: a loss, a position in the line for a slot, or (None) that the session was resumed."""
+
 OPENING_TIMEOUT_S = 15.0
 """How long a server may take for the first words on a socket, before the dial counts as failed."""
 
@@ -60,11 +63,11 @@ class EnvLink:
     Args:
         machine: the client's session machine.
         connector: dials the server once.
-        hook: told of each loss, and (with None) of each resumed session.
+        hook: told of each loss, of each resumed session (None), and of each position in a server's line.
     """
 
     def __init__(
-        self, machine: ClientMachine, connector: Connector, hook: Callable[[Loss | None], object] | None = None
+        self, machine: ClientMachine, connector: Connector, hook: Callable[[News], object] | None = None
     ) -> None:
         self.machine = machine
         self._hook = hook
@@ -248,11 +251,11 @@ class EnvLink:
                 case Tell(loss):
                     self._tell(loss)
 
-    def _tell(self, loss: Loss | None) -> None:
+    def _tell(self, news: News) -> None:
         if self._hook is None:
             return
         try:
-            self._hook(loss)
+            self._hook(news)
         except Exception:  # a user's hook must not break the session it is told of
             logger.exception("a session hook raised")
 
@@ -326,13 +329,16 @@ class EnvLink:
         if transport.subprotocol is None:
             return SessionOpened() if opening.resume is None else Lost(LostReason.EPOCH)
         try:
-            async with asyncio.timeout(OPENING_TIMEOUT_S):
+            async with asyncio.timeout(OPENING_TIMEOUT_S) as patience:
                 while opening.outcome is None:
                     frame = await transport.receive()
                     if isinstance(frame, Oversized):
                         raise MalformedFrame("an oversized frame")
                     for answer in opening.receive(reply_from_frame(decode(frame))):
                         await transport.send(encode(answer))
+                    if opening.position:  # in line: the caller's own time is the limit
+                        patience.reschedule(None)
+                        self._tell(opening.position)
             return opening.outcome
         except TransportClosed as closed:
             return opening.closed(closed.drop.code, closed.drop.reason, closed.drop.detail)

@@ -161,7 +161,7 @@ def _cancelled(applied: bool | None) -> CallError:
 def _read_state(env: Any) -> Any:
     try:
         return env.state
-    except BaseException as raised:
+    except BaseException as raised:  # as for every call of an environment
         raise Crash(raised) from raised
 
 

@@ -163,18 +163,13 @@ class EnvRunner:
             env = self._factory()
             try:
                 check(env)
-            except BaseException:
+            except BaseException:  # raised on; whatever it is, what was made must be closed
                 self._close(env)
                 raise
             self.name = type(env).__name__
             self._env = env
 
         await self._thread.run(construct)
-
-    @property
-    def thread(self) -> EnvThread:
-        """The thread of this environment."""
-        return self._thread
 
     async def on_thread(self, work: Callable[[Any], T]) -> T:
         """Run ``work(env)`` on the environment's thread."""
@@ -236,7 +231,7 @@ class EnvRunner:
                     f"{self.name}.{method} is an 'async def'; an environment that awaits overrides {method}_async"
                 )
             return value
-        except BaseException as raised:
+        except BaseException as raised:  # nothing an environment raises may end the thread or the loop
             raise Crash(raised) from raised
 
     async def _start(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -325,7 +320,7 @@ async def _guarded(awaitable: Awaitable[T]) -> T:
         if task is not None and task.cancelling():
             raise
         raise Crash(raised) from raised
-    except BaseException as raised:
+    except BaseException as raised:  # as in _call_sync
         raise Crash(raised) from raised
 
 

@@ -128,7 +128,7 @@ def _split(split: Any) -> Any:
 
 
 def _detail(status: int, text: str) -> Response:
-    return Response(encode({"detail": text}), status_code=status, media_type="application/json")
+    return json_response(encode({"detail": text}), status)
 
 
 def _not_supported(method: str) -> str:

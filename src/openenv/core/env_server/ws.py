@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from fastapi import WebSocket
-from starlette.websockets import WebSocketDisconnect
 
 from openenv.core.env_server.calls import Call, CallError, refusal, run_call
+from openenv.core.env_server.frame_socket import FrameSocket, PeerGone, running
 from openenv.core.env_server.frames import DECODE_HERE_BYTES, Answer, Frame, decode_frame, read_request
 from openenv.core.env_server.runner import EnvRunner
 from openenv.core.env_server.sessions import EndReason, Session, SessionManager
@@ -22,6 +22,7 @@ from openenv.core.env_server.types import Action
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import REPLY_TYPE
+from openenv.core.wire.v1 import CloseCode
 
 __all__ = ["PlainSocket"]
 
@@ -31,7 +32,10 @@ MAX_WAITING_FRAMES = 1024
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Past either of these the socket is not read until some frames have been answered."""
 
-_END_CODES: Mapping[EndReason, int] = {EndReason.IDLE: 4001, EndReason.DRAINING: 1012}
+SERVICE_RESTART = 1012
+"""Close code of a server that stops (IANA registry of close codes); ``openenv.v1`` has one of its own."""
+
+_END_CODES: Mapping[EndReason, int] = {EndReason.IDLE: CloseCode.IDLE, EndReason.DRAINING: SERVICE_RESTART}
 
 
 class Inbox:
@@ -73,10 +77,6 @@ class Inbox:
         await self._changed.wait()
 
 
-class PeerGone(Exception):
-    """Nothing more can be sent on the socket."""
-
-
 class PlainSocket:
     """Serves one WebSocket.
 
@@ -94,7 +94,7 @@ class PlainSocket:
         action_cls: type[Action],
         idle_timeout_s: float | None,
     ) -> None:
-        self._socket = socket
+        self._socket = FrameSocket(socket)
         self._manager = manager
         self._action_cls = action_cls
         self._idle_timeout_s = idle_timeout_s
@@ -106,50 +106,36 @@ class PlainSocket:
         try:
             await self._socket.accept()
             await self._serve()
-        except (PeerGone, WebSocketDisconnect, OSError):
-            pass  # the peer is gone while we wrote to it
+        except PeerGone:
+            pass  # while we wrote to it
         finally:
             if self._session is not None:
                 self._session.end(EndReason.DROPPED)
 
     async def _serve(self) -> None:
-        reader = asyncio.create_task(self._read())
-        worker = asyncio.create_task(self._work())
-        tasks: set[asyncio.Task[None]] = {reader, worker}
-        try:
+        async with running(self._read(), self._work()) as tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            done, _ = await asyncio.wait(tasks)
-        for task in done:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
 
     async def _read(self) -> None:
         """Read until the peer is gone."""
-        while True:
-            message = await self._socket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            text = message.get("text")
-            await self._inbox.put(text if text is not None else bytes(message.get("bytes") or b""))
+        while (frame := await self._socket.receive()) is not None:
+            await self._inbox.put(frame)
 
     async def _work(self) -> None:
         """Open the session and answer its frames, until it ends or the client says close."""
         try:
             session = await self._open()
         except OpenEnvError as error:
-            await self._send(_error_frame(refusal(error)))
-            await self._close(1000)
+            await self._socket.send(_error_frame(refusal(error)))
+            await self._socket.close(1000)
             return
         session.ending.add_done_callback(lambda _: self._inbox.shut())
         code, reason = await self._answer_all(session)
         if code is not None:
-            await self._close(code, reason)
+            await self._socket.close(code, reason)
 
     async def _open(self) -> Session:
-        wanted = self._socket.query_params.get("session_id")
+        wanted = self._socket.query("session_id")
         if wanted:
             raise SessionNotFoundError(wanted[:200])
         self._session = await self._manager.open(idle_timeout_s=self._idle_timeout_s)
@@ -169,23 +155,11 @@ class PlainSocket:
             if handler.close:
                 session.end(EndReason.CLOSED)
                 return 1000, ""
-            await self._send(reply)
+            await self._socket.send(reply)
         if not session.ending.done():
             return None, ""  # the peer is gone
         reason = session.ending.result()
         return _END_CODES.get(reason, 1000), str(reason)
-
-    async def _send(self, frame: bytes) -> None:
-        try:
-            await self._socket.send_text(frame.decode("utf-8"))
-        except RuntimeError as error:  # what ASGI servers raise for a socket that is being closed
-            raise PeerGone from error
-
-    async def _close(self, code: int, reason: str = "") -> None:
-        try:
-            await self._socket.close(code, reason)
-        except RuntimeError as error:  # as above
-            raise PeerGone from error
 
 
 class _FrameHandler:

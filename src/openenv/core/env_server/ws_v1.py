@@ -14,16 +14,15 @@ from collections import deque
 from typing import Any
 
 from fastapi import WebSocket
-from starlette.websockets import WebSocketDisconnect
 
 from openenv._version import __version__
 from openenv.core.env_server.calls import CallError, refusal
 from openenv.core.env_server.channel import Channel, Channels, call_error
+from openenv.core.env_server.frame_socket import FrameSocket, PeerGone, running
 from openenv.core.env_server.frames import DECODE_HERE_BYTES, Frame, decode_frame
 from openenv.core.env_server.sessions import EVICTION_WAIT_S, EndReason, Session, SessionManager
 from openenv.core.env_server.types import Action
 from openenv.core.env_server.v1_options import V1Options
-from openenv.core.env_server.ws import PeerGone
 from openenv.core.exceptions import SessionCapacityError, SessionCreationError
 from openenv.core.session.features import Feature, agreed
 from openenv.core.session.leases import Ghost, Granted
@@ -127,12 +126,10 @@ class V1Socket:
     """
 
     def __init__(self, socket: WebSocket, server: V1Server) -> None:
-        self._socket = socket
+        self._socket = FrameSocket(socket)
         self._server = server
         self._channel: Channel | None = None
         self._released: list[Session] = []
-        self._ahead: deque[Frame | None] = deque()  # read while the session was being opened
-        self._waiting = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._changed = asyncio.Event()
@@ -141,32 +138,23 @@ class V1Socket:
     async def serve(self) -> None:
         """Serve the socket to its end. The session may outlive it."""
         try:
-            await self._socket.accept(subprotocol=SUBPROTOCOL)
+            await self._socket.accept(SUBPROTOCOL)
             self.send(self._server.welcome)
             await self._serve()
-        except (PeerGone, WebSocketDisconnect, OSError):
-            pass  # the peer is gone while we wrote to it
+        except PeerGone:
+            pass  # while we wrote to it
         finally:
             if self._channel is not None:
                 self._channel.drop(self)
 
     async def _serve(self) -> None:
-        reader = asyncio.create_task(self._read())
-        writer = asyncio.create_task(self._write())
-        tasks: set[asyncio.Future[Any]] = {reader, writer}
-        try:
-            await asyncio.wait({*tasks, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        async with running(self._read(), self._write()) as (reader, writer):
+            ends: set[asyncio.Future[Any]] = {reader, writer, self._ended}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._ended.done():
                 await asyncio.wait({writer}, timeout=FLUSH_S)
-        finally:
-            for task in tasks:
-                task.cancel()
-            done, _ = await asyncio.wait(tasks)
-        for task in done:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
         if self._ended.done():
-            await self._close(*self._ended.result())
+            await self._socket.close(*self._ended.result())
 
     # ------------------------------------------------------------ writing
 
@@ -191,10 +179,7 @@ class V1Socket:
         while True:
             while self._unsent:
                 frame = self._unsent.popleft()
-                try:
-                    await self._socket.send_text(frame.decode("utf-8"))
-                except RuntimeError as error:  # what ASGI servers raise for a socket that is being closed
-                    raise PeerGone from error
+                await self._socket.send(frame)
                 self._unsent_bytes -= len(frame)
                 self._changed.set()
             if self._ended.done():
@@ -204,12 +189,6 @@ class V1Socket:
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-
-    async def _close(self, code: int, reason: str) -> None:
-        try:
-            await self._socket.close(code, reason)
-        except RuntimeError as error:  # as above
-            raise PeerGone from error
 
     # ------------------------------------------------------------ reading
 
@@ -228,22 +207,13 @@ class V1Socket:
             case Resume():
                 self._resume(asked)
         while self._channel is not None and not self._ended.done():
-            frame = await self._receive()
+            frame = await self._socket.receive()
             if frame is None:
                 return None
             await self._take(frame, self._channel)
             while self._unsent_bytes > MAX_UNSENT_BYTES and not self._ended.done():
                 await self._change()
         return None
-
-    async def _receive(self) -> Frame | None:
-        if self._ahead and not self._waiting:
-            return self._ahead.popleft()
-        message = await self._socket.receive()
-        if message["type"] == "websocket.disconnect":
-            return None
-        text = message.get("text")
-        return text if text is not None else bytes(message.get("bytes") or b"")
 
     async def _take(self, frame: Frame, channel: Channel) -> None:
         """One frame of an open session."""
@@ -272,7 +242,7 @@ class V1Socket:
 
     async def _first(self) -> Open | Resume | None:
         """Read frames up to the one that says what the socket is for; None if there is none."""
-        while (frame := await self._receive()) is not None:
+        while (frame := await self._socket.receive()) is not None:
             try:
                 message = decode_frame(frame)
                 kind, data = message.get("type"), message.get("data") or {}
@@ -325,21 +295,18 @@ class V1Socket:
 
     async def _stays_for(self, opening: asyncio.Future[Channel]) -> bool:
         """Wait for a session to be opened, and read meanwhile: a client that leaves gives its place up at once."""
-        self._waiting = True
-        reading = asyncio.ensure_future(self._receive())
+        reading = asyncio.ensure_future(self._socket.look_ahead())
         try:
             while not opening.done():
                 await asyncio.wait({opening, reading}, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
-                    self._ahead.append(reading.result())
-                    if self._ahead[-1] is None or len(self._ahead) > MAX_AHEAD:
+                    if reading.result() is None or self._socket.ahead > MAX_AHEAD:
                         opening.cancel()
                         await asyncio.wait({opening})
                         return not opening.cancelled()
-                    reading = asyncio.ensure_future(self._receive())
+                    reading = asyncio.ensure_future(self._socket.look_ahead())
             return True
         finally:
-            self._waiting = False
             reading.cancel()
             opening.cancel()
 

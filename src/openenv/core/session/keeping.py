@@ -68,6 +68,7 @@ class SessionKeeper:
         url: the server's address, for texts.
         wants: features this client uses where the server has them.
         max_message_bytes: largest reply this client takes.
+        wait_for_slot_s: how long to wait for a slot of a full server, in seconds.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class SessionKeeper:
         url: str = "",
         wants: frozenset[Feature] = frozenset(),
         max_message_bytes: int | None = None,
+        wait_for_slot_s: float = 0.0,
     ) -> None:
         self.state = State.NEW
         self.number = 0
@@ -100,6 +102,7 @@ class SessionKeeper:
         self._url = url
         self._wants = wants
         self._max_message_bytes = max_message_bytes
+        self._wait_for_slot_s = wait_for_slot_s
         self._peer_limit: int | None = None
         self._releases: list[Lease] = []
         self._attempt = 0
@@ -134,6 +137,7 @@ class SessionKeeper:
             releases=tuple(self._releases),
             max_message_bytes=self._max_message_bytes,
             url=self._url,
+            wait_for_slot_s=self._wait_for_slot_s,
         )
 
     # -------------------------------------------------------------- the connection drops
