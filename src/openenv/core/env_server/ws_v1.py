@@ -298,7 +298,8 @@ class V1Socket:
         reading = asyncio.ensure_future(self._socket.look_ahead())
         try:
             while not opening.done():
-                await asyncio.wait({opening, reading}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {opening, reading}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
                     if reading.result() is None or self._socket.ahead > MAX_AHEAD:
                         opening.cancel()

@@ -107,7 +107,8 @@ class Opening:
             case "error":
                 full = frame.code == WSErrorCode.CAPACITY_REACHED
                 error = capacity_error(frame, self.url) if full else error_from_frame(frame)
-                self.outcome = DialFailure(error, retryable=full)
+                waited = self.wait_for_slot_s > 0 and Feature.QUEUE in self._features()
+                self.outcome = DialFailure(error, retryable=full and not waited)
             case _:
                 raise MalformedFrame(f"a '{frame.kind}' frame came while the session was being opened")
         return []
