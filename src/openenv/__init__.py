@@ -77,46 +77,7 @@ __all__ = [
     "core",
 ]
 
-_MODULES = {
-    "openenv.core.client_types": (
-        "ClientSession",
-        "StepResult",
-    ),
-    "openenv.core.env_client": ("EnvClient",),
-    "openenv.core.exceptions": (
-        "ActionValidationError",
-        "CallTimeoutError",
-        "CapacityError",
-        "ConcurrencyConfigurationError",
-        "ConnectError",
-        "EnvExecutionError",
-        "EnvironmentFactoryError",
-        "ForeignLoopError",
-        "ForkedClientError",
-        "InvalidActionError",
-        "LateResultError",
-        "MessageTooLargeError",
-        "NotResetError",
-        "OpenEnvError",
-        "Outcome",
-        "OutcomeUnknownError",
-        "ReplyValidationError",
-        "ServerError",
-        "SessionCapacityError",
-        "SessionClosedError",
-        "SessionCreationError",
-        "SessionLostError",
-        "SessionNotFoundError",
-    ),
-    "openenv.core.generic_client": (
-        "GenericAction",
-        "GenericEnvClient",
-    ),
-    "openenv.core.sync_client": ("SyncEnvClient",),
-    "openenv._version": ("__version__",),
-}
-
 if not TYPE_CHECKING:  # a type checker would take any name for granted
-    __getattr__, __dir__ = lazy_exports(
-        __name__, {name: module for module, names in _MODULES.items() for name in names}, submodules=("cli", "core")
-    )
+    _SUBMODULES = ("cli", "core")
+    _homes = {name: "openenv.core" for name in __all__ if name not in _SUBMODULES}  # which knows where each one lives
+    __getattr__, __dir__ = lazy_exports(__name__, {**_homes, "__version__": "openenv._version"}, _SUBMODULES)

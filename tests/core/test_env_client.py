@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import math
+import pydoc
 from typing import Any
 
 import numpy
@@ -59,6 +61,14 @@ def test_the_mode_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert client.mode == "simulation"
     with pytest.raises(AttributeError):
         client.mode = "production"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["connect", "reset", "step", "state", "settle", "disconnect", "close", "new_session"])
+def test_help_shows_what_a_call_takes_and_does(name: str) -> None:
+    shown = pydoc.plain(pydoc.render_doc(getattr(GenericEnvClient, name)))
+    assert f"{name}(self" in shown
+    assert "*args" not in shown
+    assert inspect.getdoc(getattr(GenericEnvClient, name))
 
 
 def test_upstreams_argument_order_holds() -> None:

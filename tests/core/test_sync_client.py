@@ -137,7 +137,7 @@ def test_a_blocking_call_on_the_io_thread_is_refused(server: CountServer) -> Non
         client.reset()
 
         async def misuse() -> Any:
-            return client.async_client._blocking("state", client.async_client._state_async)
+            return client.async_client._blocking("state", client.async_client.state)
 
         with pytest.raises(RuntimeError, match="on the I/O thread"):
             IoThread.shared().run(misuse, lambda: None)

@@ -20,7 +20,7 @@ GUARANTEES = [f"G{number}" for number in range(1, 13)]
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "guarantee(*ids, hazards=(), clients=('async', 'sync'), servers=('ours', 'upstream')): what a scenario attacks",
+        "guarantee(*ids, hazards=(), clients=('async', 'sync'), servers=('v1', 'ours', 'upstream')): what a scenario attacks",
     )
     config.addinivalue_line(
         "markers", "server(own=False, arguments=(), **environ): the server of a scenario; its own if it is harmed"
@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         mark = metafunc.definition.get_closest_marker("guarantee")
         assert mark is not None, f"{metafunc.definition.name} names no guarantee"
         clients = mark.kwargs.get("clients", ("async", "sync"))
-        servers = mark.kwargs.get("servers", ("ours", "upstream"))
+        servers = mark.kwargs.get("servers", ("v1", "ours", "upstream"))
         links = [link for link in LINKS if link.client in clients and link.server in servers]
         metafunc.parametrize("link", links, ids=str, scope="function")
 

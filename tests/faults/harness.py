@@ -13,7 +13,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ import pytest
 
 import openenv.testing.counting
 from openenv import GenericEnvClient, OpenEnvError
-from openenv.core.exceptions import Outcome
+from openenv.core.exceptions import CallTimeoutError, LateResultError, Outcome, SessionLostError
 from openenv.testing import Oracle, ProxyProcess, ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ class Link:
 
     Attributes:
         client: ``async`` or ``sync``.
-        server: ``ours`` (without ``openenv.v1``) or ``upstream``.
+        server: ``v1`` (ours, with everything), ``ours`` (without ``openenv.v1``) or ``upstream``.
     """
 
     client: str
@@ -54,7 +54,7 @@ class Link:
         return f"{self.client}-{self.server}"
 
 
-LINKS = [Link(client, server) for server in ("ours", "upstream") for client in ("async", "sync")]
+LINKS = [Link(client, server) for server in ("v1", "ours", "upstream") for client in ("async", "sync")]
 
 
 # ---------------------------------------------------------------- servers
@@ -84,6 +84,8 @@ class Stage:
         app, python = "openenv.testing.counting:app", None
         if kind == "ours":  # of the plain dialect: what is dropped is lost
             environ.setdefault("OPENENV_FEATURES", "none")
+        if kind == "v1":
+            environ.setdefault("OPENENV_FEATURES", "seq,cancel,resume")
         if kind == "upstream":
             shutil.copy(openenv.testing.counting.__file__, folder / "counting.py")
             app, python = "counting:app", peer_python()
@@ -151,6 +153,7 @@ class Driver:
         client: the `GenericEnvClient`.
         told: what it was told of each step.
         episode: mark of the reset that was answered last.
+        env: the environment that answered it.
     """
 
     kind = "async"
@@ -160,7 +163,9 @@ class Driver:
         self.client = client
         self.told: list[Told] = []
         self.episode: str | None = None
+        self.env = ""
         self._numbers = itertools.count(1)
+        self._noticed = 0
 
     async def connect(self) -> None:
         await self._checked(self._run("connect"))
@@ -186,6 +191,11 @@ class Driver:
         assert "step_count" in state, f"state() was answered with {state}"
         return state
 
+    async def settle(self, **kwargs: Any) -> dict[str, Any] | None:
+        """The observation that a call which was given up had; None if there is none to tell."""
+        result = await self._checked(self._run("settle", **kwargs))
+        return None if result is None else self.late_answer(result)
+
     async def close(self) -> None:
         await self._checked(self._run("close"))
 
@@ -208,6 +218,7 @@ class Driver:
         seen: dict[str, Any] = dict(result.observation)
         assert seen["mark"] == mark, f"the answer of {seen['mark']} was given to {mark}"
         self.episode = mark
+        self.env = seen["env"]
         return seen
 
     def step_answered(self, mark: str, episode: str | None, result: Any) -> dict[str, Any]:
@@ -220,11 +231,31 @@ class Driver:
         outcome = error.outcome if isinstance(error, OpenEnvError) else Outcome.UNKNOWN
         self.told.append(Told(mark, episode, outcome))
 
+    def late_answer(self, result: Any) -> dict[str, Any]:
+        """A result that was handed over late belongs to a call that was given up, and comes once."""
+        seen: dict[str, Any] = {**result.observation, "reward": result.reward, "done": result.done}
+        given_up = [told for told in self.told if told.mark == seen["mark"]]
+        assert [told.outcome for told in given_up] == [Outcome.UNKNOWN], f"{seen['mark']} was told as {given_up}"
+        self.told.append(Told(seen["mark"], given_up[0].episode, None, seen["env"]))
+        return seen
+
     async def noticed(self) -> None:
-        """Return once the client knows that its connection is gone."""
+        """Return once the client knows that its connection is gone; it may have resumed meanwhile."""
         async with asyncio.timeout(30):
-            while self.client._ws is not None:
+            while self.client._ws is not None and self._ends == self._noticed:
                 await asyncio.sleep(0.005)
+        self._noticed = self._ends
+
+    async def resumed(self, times: int = 1) -> None:
+        """Return once the client has resumed its session, this often in all."""
+        async with asyncio.timeout(30):
+            while self.client.session.resumes < times:
+                await asyncio.sleep(0.005)
+
+    @property
+    def _ends(self) -> int:
+        session = self.client.session
+        return session.resumes + session.losses
 
     async def finish(self) -> None:
         """Close quietly at the end of a scenario."""
@@ -270,6 +301,16 @@ class World:
     _gates: list[Gate] = field(default_factory=list)
 
     @property
+    def keeps_sessions(self) -> bool:
+        """Whether a session outlives its socket, and a call its caller."""
+        return self.link.server == "v1"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the server is ours, whatever it speaks."""
+        return self.link.server != "upstream"
+
+    @property
     def server(self) -> ServerProcess:
         return self.stage.server
 
@@ -309,6 +350,72 @@ class World:
         """Wait until the log shows an event."""
         await self.wait(self.oracle.wait_for, event, count, **which)
 
+    # ---------------------------------------------------------------- what differs with sessions that are kept
+
+    async def cut_short(
+        self, call: Awaitable[Any], *, outcome: Outcome = Outcome.NOT_APPLIED, kept: bool | None = None
+    ) -> SessionLostError | None:
+        """What a call meets whose connection is cut, before it or under it.
+
+        Where sessions are kept, its own answer; `verify` sees that it ran once, in its episode. Elsewhere the loss.
+
+        Args:
+            call: the call.
+            outcome: what the error says of it.
+            kept: whether this session goes on, where that is not a matter of the server's kind.
+
+        Returns:
+            The error; None for an answer.
+        """
+        if self.keeps_sessions if kept is None else kept:
+            await call
+            return None
+        with pytest.raises(SessionLostError) as lost:
+            await call
+        assert lost.value.outcome is outcome
+        return lost.value
+
+    async def reset_after(self, driver: Driver, *, kept: bool | None = None) -> dict[str, Any]:
+        """A reset after a cut: in the same session where it is kept, else in a new one; then a step."""
+        before = driver.env
+        again = await driver.reset()
+        assert (again["env"] == before) == (self.keeps_sessions if kept is None else kept)
+        assert (await driver.step())["count"] == 1
+        return again
+
+    async def after_giving_up(self, driver: Driver, mark: str, gate: Gate | None = None) -> None:
+        """What follows a step whose caller gave up while it waits at ``gate``, or was on its way.
+
+        Where sessions are kept: a call made meanwhile is not sent and waits for no longer than its own time; then the
+        late result is handed over once, to whatever is called next; then the session goes on. Elsewhere: the session
+        is lost, before the late result and after it.
+        """
+        if self.keeps_sessions:
+            await self._late(driver, mark, gate)
+            return
+        for call in (driver.step, driver.state):
+            with pytest.raises(SessionLostError):
+                await call()
+        if gate is not None:
+            gate.open()
+            await self.seen("step", mark=mark, phase="end")
+        for call in (driver.step, driver.state):
+            with pytest.raises(SessionLostError):
+                await call()
+
+    async def _late(self, driver: Driver, mark: str, gate: Gate | None) -> None:
+        if gate is not None:
+            with pytest.raises(CallTimeoutError) as waited:
+                await driver.step(timeout_s=0.3)
+            assert waited.value.outcome is Outcome.NOT_APPLIED
+            gate.open()
+        with pytest.raises(LateResultError) as late:
+            await driver.state()
+        assert driver.late_answer(late.value.result)["mark"] == mark
+        assert (await driver.state())["env"] == driver.env
+        await driver.step()
+        assert await driver.settle() is None
+
     # ---------------------------------------------------------------- the end
 
     async def finish(self) -> None:
@@ -323,7 +430,7 @@ class World:
                 await driver.finish()
         if self._proxy is not None:
             self._proxy.close()
-        if self.server.alive and self.link.server == "ours" and not self.abandoned:
+        if self.server.alive and self.is_ours and not self.abandoned:
             await self.wait(self.oracle.wait_for_all_closed)
         self.verify()
 
@@ -345,7 +452,7 @@ class World:
                 if times:
                     episode = self.oracle.episode_of(told.mark)
                     assert episode == told.episode, f"G1: {told.mark} of {told.episode} ran in {episode}"
-        if self.link.server == "ours":
+        if self.is_ours:
             problems = self.oracle.problems()
             assert [one for one in problems if not (self.mixed_threads and " ran on " in one)] == []
             assert self.oracle.most_alive() <= self.stage.capacity, "G8: more environments than slots"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import os
 import weakref
@@ -15,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from openenv.core.client_types import ClientSession, StepResult
 from openenv.core.exceptions import ForeignLoopError, ForkedClientError, LateResultError, SessionLostError
@@ -106,6 +107,19 @@ class _Dialer:
             subprotocols=self.subprotocols,
         )
         return await connector()
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def _bare(method: MethodT) -> MethodT:
+    """Let a coroutine method be called without ``await`` too; type checkers see the coroutine. See `_dispatch`."""
+
+    @functools.wraps(method)
+    def call(self: EnvClient[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+        return self._dispatch(method.__name__, functools.partial(method, self, *args, **kwargs))
+
+    return cast("MethodT", call)
 
 
 class EnvClient(Generic[ActT, ObsT, StateT]):
@@ -256,124 +270,130 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     # ------------------------------------------------------------------ the public calls
 
-    if TYPE_CHECKING:
+    @_bare
+    async def connect(self) -> Self:
+        """Open the session's connection, if it is not open. Never clears a loss.
 
-        async def connect(self) -> Self:
-            """Open the session's connection, if it is not open. Never clears a loss.
+        Raises:
+            ConnectError: it could not be opened in ``connect_timeout_s``.
+        """
+        await self._call(Op.CONNECT)
+        return self
 
-            Raises:
-                ConnectError: it could not be opened in ``connect_timeout_s``.
-            """
-            ...
+    @_bare
+    async def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        """Start an episode; opens a new session if there is none or the old one is lost.
 
-        async def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
-            """Start an episode; opens a new session if there is none or the old one is lost.
+        Args:
+            timeout_s: seconds for this call, connecting included; None for no limit.
+            **kwargs: ``seed``, ``episode_id`` and whatever else the environment's reset takes.
 
-            Args:
-                timeout_s: seconds for this call, connecting included; None for no limit.
-                **kwargs: ``seed``, ``episode_id`` and whatever else the environment's reset takes.
+        Returns:
+            The first observation.
 
-            Returns:
-                The first observation.
+        Raises:
+            ConnectError: no session could be opened; `CapacityError` if the server is full.
+            CallTimeoutError: no answer in time.
+            EnvExecutionError: the environment raised.
+        """
+        episode = kwargs.get("episode_id")
+        frame = request(CallKind.RESET, kwargs)
+        reply = await self._call(
+            Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
+        )
+        return self._result(reply)
 
-            Raises:
-                ConnectError: no session could be opened; `CapacityError` if the server is full.
-                CallTimeoutError: no answer in time.
-                EnvExecutionError: the environment raised.
-            """
-            ...
+    @_bare
+    async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        """Apply one action, at most once.
 
-        async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
-            """Apply one action, at most once.
+        Args:
+            action: the action.
+            timeout_s: seconds for this call; None for no limit.
+            **kwargs: accepted for callers of other clients; not sent, and named in one warning.
 
-            Args:
-                action: the action.
-                timeout_s: seconds for this call; None for no limit.
+        Returns:
+            Observation, reward and done.
 
-            Returns:
-                Observation, reward and done.
+        Raises:
+            SessionLostError: the session is gone; raised until a ``reset()`` has completed.
+            InvalidActionError: the environment does not allow it; nothing changed.
+            ActionValidationError: the action does not fit or does not encode; nothing was applied.
+            EnvExecutionError: the environment raised.
+            CallTimeoutError: no answer in time; the session is lost unless the server numbers its calls.
+            MessageTooLargeError: action or observation is over a limit.
+            SessionClosedError: the client was closed.
+        """
+        if kwargs and not self._warned_step_arguments:
+            self._warned_step_arguments = True
+            logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
+        frame = request(CallKind.STEP, self._step_payload(action))
+        reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
+        return self._result(reply)
 
-            Raises:
-                SessionLostError: the session is gone; raised until a ``reset()`` has completed.
-                InvalidActionError: the environment does not allow it; nothing changed.
-                ActionValidationError: the action does not fit or does not encode; nothing was applied.
-                EnvExecutionError: the environment raised.
-                CallTimeoutError: no answer in time; the session is lost unless the server numbers its calls.
-                MessageTooLargeError: action or observation is over a limit.
-                SessionClosedError: the client was closed.
-            """
-            ...
+    @_bare
+    async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
+        """Read the environment's state.
 
-        async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
-            """Read the environment's state.
+        Args:
+            timeout_s: seconds for this call; None for no limit.
 
-            Args:
-                timeout_s: seconds for this call; None for no limit.
+        Raises:
+            SessionLostError: the session is gone; raised until a ``reset()`` has completed.
+            CallTimeoutError: no answer in time.
+        """
+        reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
+        return self._parse_state(reply.data)
 
-            Raises:
-                SessionLostError: the session is gone; raised until a ``reset()`` has completed.
-                CallTimeoutError: no answer in time.
-            """
-            ...
+    @_bare
+    async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
+        """Learn what became of a call that was given up (a timeout, a cancellation, a signal).
 
-        async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
-            """Learn what became of a call that was given up (a timeout, a cancellation, a signal).
+        Args:
+            timeout_s: seconds to wait for it; None for no limit. Default: as for a step.
 
-            Args:
-                timeout_s: seconds to wait for it; None for no limit. Default: as for a step.
+        Returns:
+            The late result of a reset or step that was applied; None if there is nothing to tell: no call was
+            given up, or it was not applied.
 
-            Returns:
-                The late result of a reset or step that was applied; None if there is nothing to tell: no call was
-                given up, or it was not applied.
+        Raises:
+            OutcomeUnknownError: it ended without a result, and may have been applied.
+            CallTimeoutError: it still runs. Call again, or ``reset()``.
+            SessionLostError: the session was lost before its fate was known.
+        """
+        reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
+        return self._result(reply) if reply.kind == "observation" else None
 
-            Raises:
-                OutcomeUnknownError: it ended without a result, and may have been applied.
-                CallTimeoutError: it still runs. Call again, or ``reset()``.
-                SessionLostError: the session was lost before its fate was known.
-            """
-            ...
+    @_bare
+    async def disconnect(self) -> None:
+        """End the session, but keep a provider's server."""
+        await self._end()
 
-        async def disconnect(self) -> None:
-            """End the session, but keep a provider's server."""
-            ...
+    @_bare
+    async def close(self) -> None:
+        """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
+        children = [child for ref in self._children if (child := ref()) is not None]
+        self._children.clear()
+        for child in children:
+            await child.close()
+        await self._end()
+        if self._server is not None:
+            await self._server.stop()
 
-        async def close(self) -> None:
-            """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
-            ...
+    @_bare
+    async def new_session(self) -> Self:
+        """A second client of the same server with a session of its own; closed with this one.
 
-        async def new_session(self) -> Self:
-            """A second client of the same server with a session of its own; closed with this one.
-
-            Raises:
-                ConnectError: its connection could not be opened.
-            """
-            ...
-
-    else:
-
-        def connect(self):
-            return self._dispatch("connect", self._connect_async)
-
-        def reset(self, **kwargs):
-            return self._dispatch("reset", lambda: self._reset_async(**kwargs))
-
-        def step(self, action, **kwargs):
-            return self._dispatch("step", lambda: self._step_async(action, **kwargs))
-
-        def state(self, **kwargs):
-            return self._dispatch("state", lambda: self._state_async(**kwargs))
-
-        def settle(self, **kwargs):
-            return self._dispatch("settle", lambda: self._settle_async(**kwargs))
-
-        def disconnect(self):
-            return self._dispatch("disconnect", self._disconnect_async)
-
-        def close(self):
-            return self._dispatch("close", self._close_async)
-
-        def new_session(self):
-            return self._dispatch("new_session", self._new_session_async)
+        Raises:
+            ConnectError: its connection could not be opened.
+        """
+        child = copy.copy(self)
+        child._server = None
+        child._begin()
+        self._children = [ref for ref in self._children if ref() is not None]
+        self._children.append(weakref.ref(child))
+        await child.connect()
+        return child
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """This client with blocking methods; always the same object."""
@@ -413,71 +433,22 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self.close()
 
     def __enter__(self) -> Self:
-        self._blocking("connect", self._connect_async)
+        self._blocking("connect", self.connect)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking("close", self._close_async)
+        self._blocking("close", self.close)
 
     def __repr__(self) -> str:
         where = f"{self._shown_url}, mode={self._mode}, {self._machine.state.value}"
         return f"<{type(self).__name__} {where}, session {self._machine.number}>"
 
-    # ------------------------------------------------------------------ the same calls as coroutines
-
-    async def _connect_async(self) -> Self:
-        await self._call(Op.CONNECT)
-        return self
-
-    async def _reset_async(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
-        episode = kwargs.get("episode_id")
-        frame = request(CallKind.RESET, kwargs)
-        reply = await self._call(
-            Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
-        )
-        return self._result(reply)
-
-    async def _step_async(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
-        if kwargs and not self._warned_step_arguments:
-            self._warned_step_arguments = True
-            logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
-        frame = request(CallKind.STEP, self._step_payload(action))
-        reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
-        return self._result(reply)
-
-    async def _state_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
-        reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
-        return self._parse_state(reply.data)
+    # ------------------------------------------------------------------ one request and its reply
 
     def _result(self, reply: Reply) -> StepResult[ObsT]:
         return reconcile(self._parse_result(reply.data), reply.data)
-
-    async def _settle_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
-        reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
-        return self._result(reply) if reply.kind == "observation" else None
-
-    async def _disconnect_async(self) -> None:
-        await self._end()
-
-    async def _close_async(self) -> None:
-        children = [child for ref in self._children if (child := ref()) is not None]
-        self._children.clear()
-        for child in children:
-            await child._close_async()
-        await self._end()
-        if self._server is not None:
-            await self._server.stop()
-
-    async def _new_session_async(self) -> Self:
-        child = copy.copy(self)
-        child._server = None
-        child._begin()
-        self._children = [ref for ref in self._children if ref() is not None]
-        self._children.append(weakref.ref(child))
-        await child._connect_async()
-        return child
 
     async def _send_and_receive(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send one request frame given as a dict, and return its reply frame as a dict; for subclasses.

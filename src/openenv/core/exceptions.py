@@ -178,8 +178,12 @@ class SessionLostError(OpenEnvError, ConnectionError):
     Raised by every step, state and tool call until ``reset()`` has opened a new session.
 
     Attributes:
-        reason: why, in one word: ``connection``, ``timeout``, ``cancelled``, ``protocol``, ``loop_closed``,
-            ``reset_failed``, ``too_large`` or a reason told by the server.
+        reason: why, in one word. Seen by the client: ``connection``, ``timeout``, ``cancelled``, ``interrupted``,
+            ``protocol``, ``too_large``, ``loop_closed``, ``reset_failed`` (a reset began in this session, none has
+            completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session).
+            Told by the server: ``server``, ``server_restart``, ``draining``, ``idle``, ``capacity``, ``replaced``
+            (somebody else resumed it), and, when it cannot be resumed, the words of
+            `openenv.core.wire.v1.LostReason`.
         close_code: WebSocket close code, if the peer sent one.
         close_reason: text that came with the close code.
         outcome: what became of the call that raised this error.
@@ -252,6 +256,7 @@ class CallTimeoutError(OpenEnvError, TimeoutError):
         timeout_s: the time that was allowed, in seconds.
         setting: name of the argument that sets this time.
         outcome: what became of the call.
+        detail: what it waited for, in words, if that is known.
     """
 
     def __init__(
@@ -333,6 +338,7 @@ class MessageTooLargeError(OpenEnvError, RuntimeError):
         limit: the limit in bytes, if known.
         direction: ``sent`` or ``received``.
         outcome: ``not_applied`` for a request that was refused, ``applied`` for a reply that was.
+        session_lost: whether the session ended over it; otherwise it goes on.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
             for earlier in self._started(self):
                 await earlier.run_unseen()
             self._value = await self._here()
-        except BaseException as error:
+        except BaseException as error:  # raised on, and kept: every further look sees the same
             self._error = error
             raise
         finally:
@@ -131,7 +131,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
             for earlier in self._started(self):
                 earlier.result_unseen()
             self._value = self._blocking()
-        except BaseException as error:
+        except BaseException as error:  # raised on, and kept: every further look sees the same
             self._error = error
             raise
         finally:

@@ -81,7 +81,7 @@ class FaultProxy(ProxyControls):
         self._thread.start()
         try:
             listening.result()
-        except BaseException:
+        except BaseException:  # raised on; a Ctrl-C must not leave the thread behind
             self.close()
             raise
         return self

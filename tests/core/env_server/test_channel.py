@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -14,7 +14,7 @@ from openenv.core.env_server.channel import Channel
 from openenv.core.env_server.sessions import SessionManager, Setup
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.ws_v1 import V1Server
-from support.envs import CountAction, CountEnv, fresh_env
+from support.envs import CountAction, CountEnv
 from support.v1 import ALL
 
 
@@ -48,13 +48,6 @@ class FakeSocket:
     async def read(self) -> dict[str, Any]:
         async with asyncio.timeout(20):
             return await self.outgoing.get()
-
-
-@pytest.fixture
-def env() -> Iterator[type[CountEnv]]:
-    made = fresh_env()
-    yield made
-    made.release.set()
 
 
 @pytest.fixture

@@ -19,18 +19,11 @@ from openenv.core.env_server.http_server import HTTPEnvServer, create_app
 from openenv.core.env_server.types import ConcurrencyConfig
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.session.features import Feature
-from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
+from support.envs import CountAction, CountEnv, CountObservation, CountState
 from support.live import LiveServer, serve
 from support.v1 import Raw
 
 Start = Callable[..., LiveServer]
-
-
-@pytest.fixture
-def env() -> Iterator[type[CountEnv]]:
-    made = fresh_env()
-    yield made
-    made.release.set()
 
 
 @pytest.fixture

@@ -340,8 +340,7 @@ def _concurrency(max_concurrent_envs: int | None, config: ConcurrencyConfig | No
 
 def _class_of(factory: Any) -> type[Any] | None:
     """The class a factory makes, where that can be known without calling it."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
+    factory = _unbound(factory)
     if isinstance(factory, type):
         return factory
     try:
@@ -352,11 +351,17 @@ def _class_of(factory: Any) -> type[Any] | None:
 
 
 def _name_of(factory: Any, env_class: type[Any] | None) -> str:
-    while isinstance(factory, functools.partial):
-        factory = factory.func
+    factory = _unbound(factory)
     if env_class is not None and factory is not env_class:
         return env_class.__name__
     return str(getattr(factory, "__name__", None) or type(factory).__name__)
+
+
+def _unbound(factory: Any) -> Any:
+    """What a partial calls."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return factory
 
 
 def _mode(mode: ServerMode | str) -> ServerMode:

@@ -138,7 +138,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
         Args:
             action: the validated action.
-            timeout_s: seconds the caller allows, where it said so.
+            timeout_s: seconds the caller allows, where it said so (over HTTP).
+            kwargs: further keys of an HTTP request.
 
         Raises:
             InvalidActionError: the move is not allowed; nothing has changed.
@@ -162,7 +163,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return default_metadata(type(self).__name__)
 
     def cancel(self) -> None:
-        """End the call that runs early, because its caller gave up: override it if a call can take long.
+        """End the running call early, because its caller gave up: override it if a call can take long.
 
         Called while ``reset`` or ``step`` runs, from another thread (an ``async def`` is run on the event loop), at
         most once a call; the next call waits for it to return. It should make the running call return soon: with an

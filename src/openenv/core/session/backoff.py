@@ -11,7 +11,7 @@ __all__ = ["Backoff"]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff with full jitter, so that many clients of one lost server do not return at once.
+    """Exponential backoff with (equal) jitter, so that many clients of one lost server do not return at once.
 
     Attributes:
         first_s: upper bound of the first wait, in seconds.
@@ -26,6 +26,6 @@ class Backoff:
     draw: Callable[[], float] = random.random
 
     def delay(self, attempt: int) -> float:
-        """Seconds to wait after the ``attempt``-th failed dial (counted from 1): between half its bound and all."""
+        """Seconds to wait after the ``attempt``-th failed dial, from 1: between half its bound and all of it."""
         bound = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 32))
         return bound * (0.5 + 0.5 * self.draw())

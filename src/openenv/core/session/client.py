@@ -34,7 +34,7 @@ from openenv.core.session.events import (
     Oversized,
     Send,
 )
-from openenv.core.session.keeping import MIX_UPS, SessionKeeper, fate
+from openenv.core.session.keeping import MIX_UPS, SessionKeeper
 from openenv.core.session.opening import SessionOpened
 from openenv.core.session.states import TABLE, IllegalEvent, Row, State
 from openenv.core.wire.messages import REPLY_TYPE, Reply, WSErrorCode, capacity_error, error_from_frame
@@ -158,7 +158,8 @@ class ClientMachine(SessionKeeper):
         self._note_reset(call)
         if self._peer_limit is not None and call.size + _SEQ_ROOM > self._peer_limit:
             error = MessageTooLargeError(size=call.size, limit=self._peer_limit, direction="sent")
-            return [*self._unanswered(call), Fail(call, error)]
+            self._note_no_answer()
+            return [Fail(call, error)]
         self.call = call
         self.touched = True
         self.seq += 1
@@ -283,7 +284,8 @@ class ClientMachine(SessionKeeper):
         self.call = None
         self.last_reply = call.seq
         if error is not None:
-            return [*self._unanswered(call), Fail(call, error)]
+            self._note_no_answer()
+            return [Fail(call, error)]
         self._note_answer(call, reply)
         return [Complete(call, reply)]
 
@@ -294,7 +296,8 @@ class ClientMachine(SessionKeeper):
         if call.op is Op.STEP:
             self.steps += 1
         error = MessageTooLargeError(size=frame.size, limit=frame.limit, direction="received", outcome=Outcome.APPLIED)
-        return [*self._unanswered(call), Fail(call, error)]
+        self._note_no_answer()
+        return [Fail(call, error)]
 
     def _refused(self, call: Call, reply: Reply, now: float) -> list[Effect]:
         """The server will end this connection; if it was the session's first request, there never was a session."""
@@ -349,15 +352,13 @@ class ClientMachine(SessionKeeper):
             learned = self._learn_fate(frame)
             if learned is not None:
                 return learned
-        call = self.call
         refused = isinstance(frame, Reply) and frame.is_error and frame.code in _REFUSALS
-        self._forget_socket()
         if refused and not self.touched:
+            self._forget_socket()
             self.number -= 1
             self.state = State.LOST if self.loss else State.NEW
             return [CloseSocket(), Log(f"the server refused the session: {_message(frame)}")]
-        loss = self._loss("protocol", detail="the server sent a frame that no call had asked for")
-        return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
+        return self._lose_all(self._loss("protocol", detail="the server sent a frame that no call had asked for"))
 
     def _protocol_loss(self, detail: str) -> list[Effect]:
         return self._lose_call(self._in_flight(), self._loss("protocol", detail=detail), Outcome.UNKNOWN)

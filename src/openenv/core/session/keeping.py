@@ -47,10 +47,13 @@ from openenv.core.session.states import State
 from openenv.core.wire.messages import REPLY_TYPE, Reply, error_from_frame
 from openenv.core.wire.v1 import CloseCode, Lease, LostReason, Resume, Resumed, V1ErrorCode
 
-__all__ = ["SessionKeeper", "fate"]
+__all__ = ["MIX_UPS", "SessionKeeper"]
 
 MIX_UPS = frozenset({V1ErrorCode.SEQ_MISMATCH, V1ErrorCode.SEQ_OUT_OF_ORDER})
 """Errors which say that the server counts requests differently."""
+
+MESSAGE_TOO_BIG = 1009
+"""Close code of RFC 6455, section 7.4.1."""
 
 RESET_TRIES = 8
 """How often a reset without a time limit is sent again when each new session breaks under it."""
@@ -147,21 +150,15 @@ class SessionKeeper:
         if self._kept(drop):
             return self._suspend()
         if not self.touched:
-            self.lease = None
-            return self._start_over()
-        call = self.call
-        loss = self._loss_from(drop)
-        return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
-
-    def _start_over(self) -> list[Effect]:
-        """A session that no call had touched is gone: nothing is lost."""
-        self.state = State.NEW
-        return []
+            self.lease = None  # no call had touched the session: nothing is lost
+            self.state = State.NEW
+            return []
+        return self._lose_all(self._loss_from(drop))
 
     def _drop_busy(self, drop: Drop, now: float) -> list[Effect]:
         call = self._in_flight()
         self.socket_open = False
-        if drop.code == 1009:
+        if drop.code == MESSAGE_TOO_BIG:
             return self._too_large(call, drop)
         if self._kept(drop):
             return self._suspend()
@@ -182,7 +179,7 @@ class SessionKeeper:
         return [Dial(resume=True)]
 
     def _too_large(self, call: Call, drop: Drop) -> list[Effect]:
-        """Close code 1009: the peer refused our request, or we refused its reply."""
+        """The peer refused our request, or we refused its reply."""
         limit = re.search(r"limit of (\d+)", drop.reason)
         kept = self._kept(drop) and not drop.by_us
         error = MessageTooLargeError(
@@ -286,7 +283,8 @@ class SessionKeeper:
         self.last_reply = call.seq
         if reply.is_error:
             self.due = _due_error(call, reply)
-            return self._unanswered(call)
+            self._note_no_answer()
+            return []
         if reply.kind != REPLY_TYPE[call.op.kind]:
             return None
         self._note_answer(call, reply)
@@ -306,11 +304,10 @@ class SessionKeeper:
         elif call.op is Op.STATE and isinstance(reply.data.get("episode_id"), str):
             self.episode_id = reply.data["episode_id"]
 
-    def _unanswered(self, call: Call) -> list[Effect]:
-        """A call without its result: a reset from LOST that failed leaves the client LOST."""
+    def _note_no_answer(self) -> None:
+        """A call ended without its result: a reset from LOST that failed leaves the client LOST."""
         if self.loss is not None:
             self.state = State.LOST
-        return []
 
     def _pay(self, call: Call) -> list[Effect]:
         """Hand over what an earlier call left: to ``settle()`` its result, to any other call an error, once (E15)."""
@@ -329,15 +326,16 @@ class SessionKeeper:
     # -------------------------------------------------------------- losing
 
     def _lose_loop(self, _: Any, now: float) -> list[Effect]:
-        call, self.call = self.call, None
-        touched = self.touched
-        self._forget_socket()
-        if not touched:
+        if not self.touched:
+            self._forget_socket()
             self.state = State.NEW
             return [CloseSocket()]
-        loss = self._loss("loop_closed", detail="the event loop that held the session was closed")
-        effects = self._lose(loss)
-        return [*effects, Fail(call, self._ended_by(loss, call, fate(call)))] if call else effects
+        return self._lose_all(self._loss("loop_closed", detail="the event loop that held the session was closed"))
+
+    def _lose_all(self, loss: Loss) -> list[Effect]:
+        """Lose the session, and with it the call that has its turn, if there is one."""
+        call = self.call
+        return self._lose(loss) if call is None else self._lose_call(call, loss, fate(call))
 
     def _lose_call(self, call: Call, loss: Loss, outcome: Outcome) -> list[Effect]:
         self._forget_socket()
@@ -388,7 +386,7 @@ class SessionKeeper:
 
     def _loss_from(self, drop: Drop) -> Loss:
         reason = _FINAL_REASONS.get(drop.code or 0, "connection")
-        return self._loss("too_large" if drop.code == 1009 else reason, detail=drop.detail, drop=drop)
+        return self._loss("too_large" if drop.code == MESSAGE_TOO_BIG else reason, detail=drop.detail, drop=drop)
 
     # -------------------------------------------------------------- resuming
 
@@ -417,8 +415,7 @@ class SessionKeeper:
         expected = (self.last_reply,) if open_call is None else (open_call.seq - 1, open_call.seq)
         if answer.last_seq not in expected:
             detail = f"the server resumed at request {answer.last_seq}, where {expected[-1]} was expected"
-            call, loss = self.call, self._loss("protocol", detail=detail)
-            return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
+            return self._lose_all(self._loss("protocol", detail=detail))
         if self.lease is not None:
             self.lease = Lease(self.lease.session, answer.token, self.lease.epoch)
         self._attempt = self._dials = 0
@@ -520,7 +517,7 @@ class SessionKeeper:
 
 
 _FINAL_REASONS = {
-    1012: "server_restart",
+    1012: "server_restart",  # what plain servers send as they stop
     CloseCode.CAPACITY: "capacity",
     CloseCode.REPLACED: "replaced",
     CloseCode.IDLE: "idle",
