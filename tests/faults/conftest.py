@@ -20,7 +20,8 @@ GUARANTEES = [f"G{number}" for number in range(1, 13)]
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "guarantee(*ids, hazards=(), clients=('async', 'sync'), servers=('v1', 'ours', 'upstream')): what a scenario attacks",
+        "guarantee(*ids, hazards=(), clients=('async', 'sync'), servers=('v1', 'ours', 'upstream')): "
+        "what a scenario attacks",
     )
     config.addinivalue_line(
         "markers", "server(own=False, arguments=(), **environ): the server of a scenario; its own if it is harmed"

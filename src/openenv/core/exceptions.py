@@ -161,8 +161,8 @@ class CapacityError(ConnectError, RuntimeError):
         taken = f"{active} of {max} sessions are open" if max is not None else "all sessions are taken"
         super().__init__(
             message
-            or f"The server at {url or 'this address'} is full: {taken}. Close a client, or let its author allow "
-            "more: set SUPPORTS_CONCURRENT_SESSIONS = True on the environment class and pass "
+            or f"The server at {url or 'this address'} is full: {taken}. Close a client, or let the author of the "
+            "server allow more: set SUPPORTS_CONCURRENT_SESSIONS = True on the environment class and pass "
             "max_concurrent_envs=N to create_app().",
             url=url,
             attempts=attempts,

@@ -23,7 +23,7 @@ from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing
 from openenv.core.session.ledger import Ledger, Todo, Verdict, error_frame
 from openenv.core.wire.json_codec import encode
-from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode
+from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode, reply_frame
 from openenv.core.wire.v1 import CloseCode, LostReason, Resumed
 
 __all__ = ["Channel", "Channels", "Peer", "call_error"]
@@ -136,7 +136,7 @@ class Channel:
         if verdict.todo is Todo.CANCEL:
             if not self.session.cancel():
                 logger.info("call %d of session %s cannot be ended early: it still runs", seq, self.session.id)
-                self._send(encode({"type": "running", "seq": seq, "data": {}}))
+                self._send(encode(reply_frame("running", {}, seq)))
             return None
         return self._obey(verdict)
 
@@ -159,7 +159,7 @@ class Channel:
             request = read_request(message)
             assert request is not None, "close is no call"
             if isinstance(request, Answer):
-                self._reply(_success(seq, request.kind, request.data))
+                self._reply(encode(reply_frame(request.kind, request.data, seq)))
             else:
                 task = self.session.start(self._work(seq, request))
                 task.add_done_callback(lambda task: self._ran(seq, task))
@@ -171,7 +171,7 @@ class Channel:
     def _work(self, seq: int | None, call: Call) -> Work:
         def reply(data: dict[str, Any]) -> bytes:
             shown = data if call.kind is CallKind.STATE else _with_ending(data)
-            return _success(seq, REPLY_TYPE[call.kind], shown)
+            return encode(reply_frame(REPLY_TYPE[call.kind], shown, seq))
 
         async def work(runner: EnvRunner) -> bytes:
             return await run_call(runner, call, self._action_cls, reply)
@@ -297,10 +297,6 @@ def _is_number(seq: Any) -> bool:
 def _bad_seq() -> CallError:
     error = {"type": "missing", "loc": ["seq"], "msg": "a whole number from 1 is required", "input": None}
     return CallError(WSErrorCode.VALIDATION_ERROR, "Invalid message", errors=[error])
-
-
-def _success(seq: int | None, kind: str, data: Mapping[str, Any]) -> bytes:
-    return encode({"type": kind, "data": data} if seq is None else {"type": kind, "seq": seq, "data": data})
 
 
 def _with_ending(data: dict[str, Any]) -> dict[str, Any]:

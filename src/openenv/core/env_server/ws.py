@@ -21,7 +21,7 @@ from openenv.core.env_server.sessions import EndReason, Session, SessionManager
 from openenv.core.env_server.types import Action
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
-from openenv.core.wire.messages import REPLY_TYPE
+from openenv.core.wire.messages import REPLY_TYPE, reply_frame
 from openenv.core.wire.v1 import CloseCode
 
 __all__ = ["PlainSocket"]
@@ -177,13 +177,13 @@ class _FrameHandler:
             self.close = True
             return b""
         if isinstance(call, Answer):
-            return encode({"type": call.kind, "data": call.data})
+            return encode(reply_frame(call.kind, call.data))
         reply_type = REPLY_TYPE[call.kind]
-        return await run_call(runner, call, self._action_cls, lambda data: encode({"type": reply_type, "data": data}))
+        return await run_call(runner, call, self._action_cls, lambda data: encode(reply_frame(reply_type, data)))
 
     def _read(self) -> Call | Answer | None:
         return read_request(decode_frame(self._frame))
 
 
 def _error_frame(error: CallError) -> bytes:
-    return encode({"type": "error", "data": error.data})
+    return encode(reply_frame("error", error.data))

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from openenv.core.wire.json_codec import encode
+from openenv.core.wire.messages import reply_frame
 from openenv.core.wire.v1 import V1ErrorCode
 
 __all__ = ["Ledger", "Todo", "Verdict", "error_frame"]
@@ -55,7 +56,7 @@ def error_frame(seq: int | None, code: str, message: str, *, applied: bool | Non
         extra: further members.
     """
     data = {"message": message, "code": str(code), **extra, "applied": applied}
-    return encode({"type": "error", "data": data} if seq is None else {"type": "error", "seq": seq, "data": data})
+    return encode(reply_frame("error", data, seq))
 
 
 class Ledger:

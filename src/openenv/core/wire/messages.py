@@ -33,6 +33,7 @@ __all__ = [
     "capacity_error",
     "close_message",
     "error_from_frame",
+    "reply_frame",
     "reply_from_frame",
     "request",
 ]
@@ -106,6 +107,17 @@ def request(kind: CallKind, data: Mapping[str, Any] | None = None) -> dict[str, 
 def close_message() -> dict[str, Any]:
     """The frame that ends a session on purpose. It has no reply."""
     return {"type": "close"}
+
+
+def reply_frame(kind: str, data: Mapping[str, Any], seq: int | None = None) -> dict[str, Any]:
+    """Build a frame of the server.
+
+    Args:
+        kind: its ``type``.
+        data: its ``data``.
+        seq: number of the request it answers; None where calls are not numbered.
+    """
+    return {"type": kind, "data": data} if seq is None else {"type": kind, "seq": seq, "data": data}
 
 
 def reply_from_frame(frame: Mapping[str, Any]) -> Reply:
