@@ -7,13 +7,16 @@ that lead there in real life, feeds the cell's event and states the effects and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from openenv.core.exceptions import (
     CallTimeoutError,
     ConnectError,
+    LateResultError,
     MessageTooLargeError,
     Outcome,
+    OutcomeUnknownError,
     SessionClosedError,
     SessionLostError,
 )
@@ -33,18 +36,27 @@ from openenv.core.session.events import (
     Log,
     Op,
     Oversized,
-    Resumed,
+    SayRelease,
     Send,
+    SendCancel,
+    Tell,
 )
+from openenv.core.session.features import Feature
+from openenv.core.session.opening import SessionOpened
 from openenv.core.session.states import Row, State
 from openenv.core.wire.messages import Reply
+from openenv.core.wire.v1 import Lease, Resumed
 
 OBSERVATION = Reply("observation", {"observation": {}, "reward": None, "done": False})
 STATE_REPLY = Reply("state", {"episode_id": "from-state", "step_count": 1})
 TOOL_REPLY = Reply("mcp", {"jsonrpc": "2.0"})
 ANSWERS = {Op.RESET: OBSERVATION, Op.STEP: OBSERVATION, Op.STATE: STATE_REPLY, Op.TOOL: TOOL_REPLY}
 REFUSED = DialFailure(ConnectError("refused", url="ws://test/ws"))
-ASKS = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET}
+ASKS = {Op.CONNECT: Event.CONNECT, Op.RESET: Event.RESET, Op.SETTLE: Event.SETTLE}
+PLAIN = SessionOpened()
+NUMBERED = SessionOpened(frozenset(Feature), Lease("session-1", "token-1", "epoch-1"))
+LOSS = [CloseSocket, Log, Tell]
+BACK = [Log, Tell]
 
 
 def error_frame(code: str, **data: Any) -> Reply:
@@ -73,15 +85,15 @@ def opening(op: Op = Op.RESET, **fields: Any) -> tuple[ClientMachine, Call]:
 def idle(*, resumable: bool = False) -> ClientMachine:
     """A machine whose reset has completed."""
     machine, _ = opening(Op.RESET, episode_id="ep")
-    machine.handle(Event.OPENED, resumable)
-    machine.handle(Event.RECEIVED, OBSERVATION)
+    machine.handle(Event.OPENED, NUMBERED if resumable else PLAIN)
+    machine.handle(Event.RECEIVED, replace(OBSERVATION, seq=1) if resumable else OBSERVATION)
     return machine
 
 
 def connected(*, resumable: bool = False) -> ClientMachine:
     """A machine that has connected and nothing more."""
     machine, _ = opening(Op.CONNECT)
-    machine.handle(Event.OPENED, resumable)
+    machine.handle(Event.OPENED, NUMBERED if resumable else PLAIN)
     return machine
 
 
@@ -108,7 +120,7 @@ def lost(*, socket_open: bool = False) -> ClientMachine:
     machine.handle(Event.DROPPED, Drop(1012, "restart", "gone"))
     if socket_open:
         ask(machine, Op.CONNECT)
-        machine.handle(Event.OPENED, False)
+        machine.handle(Event.OPENED, PLAIN)
     return machine
 
 
@@ -117,6 +129,28 @@ def closed() -> ClientMachine:
     machine = idle()
     machine.handle(Event.CLOSE)
     return machine
+
+
+def back(machine: ClientMachine, last_seq: int, *, running: bool = False) -> list[Effect]:
+    """The server resumes the session. Gives the effects after the line in the log and the word to the hooks."""
+    effects = machine.handle(Event.RESUMED, Resumed("token-2", last_seq, running))
+    assert kinds(effects[:2]) == BACK
+    assert machine.lease == Lease("session-1", "token-2", "epoch-1")
+    return effects[2:]
+
+
+def given_up(op: Op = Op.STEP) -> tuple[ClientMachine, Call]:
+    """A machine of which a caller gave up a call that the server still works on."""
+    machine, call = busy(op, resumable=True)
+    machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    return machine, call
+
+
+def settling(op: Op = Op.STEP) -> tuple[ClientMachine, Call, Call]:
+    """Such a machine, with the next call waiting."""
+    machine, abandoned = given_up()
+    call, _ = ask(machine, op)
+    return machine, abandoned, call
 
 
 def kinds(effects: list[Effect]) -> list[type]:
@@ -187,10 +221,18 @@ def _() -> None:
     machine = make()
     call, effects = ask(machine, Op.STEP)
     assert effects == [Dial()]
-    effects = machine.handle(Event.OPENED, False)
+    effects = machine.handle(Event.OPENED, PLAIN)
     assert kinds(effects) == [Log, Send]
     assert "before any reset" in effects[0].text
     assert (machine.state, machine.call) == (State.OPEN, call)
+
+
+@cell(Row.NEW, Event.SETTLE)
+def _() -> None:
+    machine = make()
+    call, effects = ask(machine, Op.SETTLE)
+    completed(effects, call, None)
+    assert machine.state is State.NEW
 
 
 @cell(Row.NEW, Event.CLOSE)
@@ -213,7 +255,7 @@ def _() -> None:
 @cell(Row.OPENING, Event.OPENED)
 def _() -> None:
     machine, call = opening(Op.RESET)
-    effects = machine.handle(Event.OPENED, False)
+    effects = machine.handle(Event.OPENED, PLAIN)
     assert effects == [Send(call)]
     assert (machine.state, machine.number, machine.touched, call.seq, call.sends) == (State.OPEN, 1, True, 1, 1)
 
@@ -232,6 +274,19 @@ def _() -> None:
     assert effects[0].error is error
     assert error.attempts == 2
     assert (machine.state, machine.call) == (State.NEW, None)
+
+
+@cell(Row.OPENING, Event.OPENING_OVER)
+def _() -> None:
+    machine, call = opening(Op.STEP)
+    effects = machine.handle(Event.OPENING_OVER)
+    assert kinds(effects) == [CloseSocket, Fail]
+    ended_with(effects, call, ConnectError, Outcome.NOT_APPLIED)
+    assert (machine.state, machine.call) == (State.NEW, None)
+    returning = lost()
+    call, _ = ask(returning, Op.RESET)
+    assert returning.handle(Event.OPENING_OVER) == []  # it has the whole time of its reset
+    assert (returning.state, returning.call) == (State.OPENING, call)
 
 
 @cell(Row.OPENING, Event.GAVE_UP)
@@ -288,11 +343,44 @@ def _() -> None:
     assert (machine.row, machine.call, call.seq) == (Row.BUSY, call, 2)
 
 
-@cell(Row.IDLE, Event.RECEIVED)
+@cell(Row.IDLE, Event.SETTLE)
 def _() -> None:
     machine = idle()
+    call, effects = ask(machine, Op.SETTLE)
+    completed(effects, call, None)
+    late, abandoned = given_up()
+    reply = replace(OBSERVATION, seq=abandoned.seq)
+    assert late.handle(Event.RECEIVED, reply) == []
+    call, effects = ask(late, Op.SETTLE)
+    completed(effects, call, reply)
+    call, effects = ask(late, Op.SETTLE)
+    completed(effects, call, None)  # once
+    waiting, abandoned = given_up()
+    call, effects = ask(waiting, Op.SETTLE)
+    assert (effects, waiting.row, waiting.call) == ([], Row.SETTLING, call)
+
+
+@cell(Row.IDLE, Event.RECEIVED)
+def _() -> None:
+    late, abandoned = given_up()
+    assert late.handle(Event.RECEIVED, replace(OBSERVATION, seq=abandoned.seq)) == []
+    assert (late.row, late.steps, late.abandoned, late.last_reply) == (Row.IDLE, 1, None, abandoned.seq)
+    step, effects = ask(late, Op.STEP)
+    error = ended_with(effects, step, LateResultError, Outcome.APPLIED)
+    assert error.reply.seq == abandoned.seq
+    step, effects = ask(late, Op.STEP)
+    assert effects == [Send(step)]
+    refused, abandoned = given_up()
+    cancelled = replace(error_frame("CANCELLED", applied=False), seq=abandoned.seq)
+    assert refused.handle(Event.RECEIVED, cancelled) == []
+    assert refused.due is None
+    unknown, abandoned = given_up()
+    unknown.handle(Event.RECEIVED, replace(error_frame("CANCELLED", applied=None), seq=abandoned.seq))
+    step, effects = ask(unknown, Op.STEP)
+    ended_with(effects, step, OutcomeUnknownError, Outcome.UNKNOWN)
+    machine = idle()
     effects = machine.handle(Event.RECEIVED, OBSERVATION)
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert machine.state is State.LOST
     assert machine.loss.reason == "protocol"
 
@@ -301,7 +389,7 @@ def _() -> None:
 def _() -> None:
     machine = idle()
     effects = machine.handle(Event.OVERSIZED, Oversized(11, 10))
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert machine.state is State.LOST
     assert machine.loss.reason == "protocol"
 
@@ -310,7 +398,7 @@ def _() -> None:
 def _() -> None:
     machine = idle()
     effects = machine.handle(Event.DROPPED, Drop(1012, "restart", "seen"))
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert (machine.state, machine.socket_open) == (State.LOST, False)
     loss = machine.loss
     assert (loss.reason, loss.close_code, loss.episode_id, loss.session) == ("server_restart", 1012, "ep", 1)
@@ -327,9 +415,15 @@ def _() -> None:
     machine, call = busy(Op.STEP)
     machine.handle(Event.RECEIVED, OBSERVATION)
     effects = machine.handle(Event.GAVE_UP, GaveUp("cancelled", call))
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert machine.state is State.LOST
     assert machine.loss.reason == "cancelled"
+    numbered, call = busy(Op.STEP, resumable=True)
+    reply = replace(OBSERVATION, seq=call.seq)
+    numbered.handle(Event.RECEIVED, reply)
+    assert numbered.handle(Event.GAVE_UP, GaveUp("cancelled", call, reply)) == []
+    settle, effects = ask(numbered, Op.SETTLE)
+    completed(effects, settle, reply)
     reader, reading = busy(Op.STATE)
     reader.handle(Event.RECEIVED, STATE_REPLY)
     assert reader.handle(Event.GAVE_UP, GaveUp("cancelled", reading)) == []
@@ -347,7 +441,7 @@ def _() -> None:
 def _() -> None:
     machine = idle()
     effects = machine.handle(Event.LOOP_CLOSED)
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert machine.loss.reason == "loop_closed"
     assert machine.state is State.LOST
     untouched = connected()
@@ -363,6 +457,10 @@ def _() -> None:
     machine, call = busy(Op.STEP)
     completed(machine.handle(Event.RECEIVED, OBSERVATION), call, OBSERVATION)
     assert (machine.row, machine.steps, machine.last_reply) == (Row.IDLE, 1, 2)
+    shifted, call = busy(Op.STEP, resumable=True)
+    assert shifted.handle(Event.RECEIVED, Reply("running")) == []
+    effects = shifted.handle(Event.RECEIVED, replace(OBSERVATION, seq=call.seq - 1))
+    assert ended_with(effects, call, SessionLostError, Outcome.UNKNOWN).reason == "protocol"
 
 
 @cell(Row.BUSY, Event.OVERSIZED)
@@ -379,28 +477,45 @@ def _() -> None:
 def _() -> None:
     machine, call = busy(Op.STEP)
     effects = machine.handle(Event.DROPPED, Drop())
-    assert kinds(effects) == [CloseSocket, Log, Fail]
+    assert kinds(effects) == [*LOSS, Fail]
     ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
     assert machine.state is State.LOST
     resetting, reset = busy(Op.RESET)
     effects = resetting.handle(Event.DROPPED, Drop())
-    assert kinds(effects) == [CloseSocket, Log, Dial]
-    assert effects[2].delay == 0.0
+    assert kinds(effects) == [*LOSS, Dial]
+    assert effects[3].delay == 0.0
     assert (resetting.state, resetting.call) == (State.OPENING, reset)
     kept, _ = busy(Op.STEP, resumable=True)
     assert kept.handle(Event.DROPPED, Drop()) == [Dial(resume=True)]
     assert kept.state is State.SUSPENDED
+    for code, reason, word in ((4000, "replaced", "replaced"), (4001, "idle", "idle"), (1000, "closed", "connection")):
+        final, call = busy(Op.STEP, resumable=True)
+        effects = final.handle(Event.DROPPED, Drop(code, reason))
+        assert ended_with(effects, call, SessionLostError, Outcome.UNKNOWN).reason == word
+    proxied, _ = busy(Op.STEP, resumable=True)
+    assert proxied.handle(Event.DROPPED, Drop(1000, "")) == [Dial(resume=True)]
+    refused, call = busy(Op.STEP, resumable=True, size=99)
+    effects = refused.handle(Event.DROPPED, Drop(1009, "over the limit of 50 bytes"))
+    assert kinds(effects) == [Fail, Dial]
+    error = ended_with(effects, call, MessageTooLargeError, Outcome.NOT_APPLIED)
+    assert (error.size, error.limit, error.session_lost, refused.seq) == (99, 50, False, call.seq - 1)
 
 
 @cell(Row.BUSY, Event.GAVE_UP)
 def _() -> None:
     machine, call = busy(Op.STEP, timeout_s=3.0, setting="step_timeout_s")
     effects = machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
-    assert kinds(effects) == [CloseSocket, Log, Fail]
+    assert kinds(effects) == [*LOSS, Fail]
     error = ended_with(effects, call, CallTimeoutError, Outcome.UNKNOWN)
     assert (error.operation, error.timeout_s, error.setting) == ("step", 3.0, "step_timeout_s")
     assert machine.state is State.LOST
     assert machine.loss.reason == "timeout"
+    numbered, call = busy(Op.STEP, resumable=True)
+    effects = numbered.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    assert kinds(effects) == [SendCancel, Fail]
+    error = ended_with(effects, call, CallTimeoutError, Outcome.UNKNOWN)
+    assert "settle()" in str(error)
+    assert (numbered.row, numbered.abandoned) == (Row.IDLE, call)
 
 
 @cell(Row.BUSY, Event.CLOSE)
@@ -417,13 +532,107 @@ def _() -> None:
 def _() -> None:
     machine, call = busy(Op.STEP)
     effects = machine.handle(Event.LOOP_CLOSED)
-    assert kinds(effects) == [CloseSocket, Log, Fail]
+    assert kinds(effects) == [*LOSS, Fail]
     error = ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
     assert error.reason == "loop_closed"
     assert (machine.state, machine.call) == (State.LOST, None)
 
 
+# OPEN, settling
+
+
+@cell(Row.SETTLING, Event.RECEIVED)
+def _() -> None:
+    machine, abandoned, call = settling()
+    assert machine.handle(Event.RECEIVED, Reply("running")) == []
+    effects = machine.handle(Event.RECEIVED, replace(OBSERVATION, seq=abandoned.seq))
+    ended_with(effects, call, LateResultError, Outcome.APPLIED)
+    assert machine.row is Row.IDLE
+    clean, abandoned, call = settling()
+    cancelled = replace(error_frame("CANCELLED", applied=False), seq=abandoned.seq)
+    assert clean.handle(Event.RECEIVED, cancelled) == [Send(call)]
+    asked, abandoned, call = settling(Op.SETTLE)
+    reply = replace(OBSERVATION, seq=abandoned.seq)
+    completed(asked.handle(Event.RECEIVED, reply), call, reply)
+    anew, abandoned, call = settling(Op.RESET)
+    effects = anew.handle(Event.RECEIVED, replace(OBSERVATION, seq=abandoned.seq))
+    assert kinds(effects) == [Log, Send]  # a reset makes an end of it
+    mixed, abandoned, call = settling()
+    effects = mixed.handle(Event.RECEIVED, replace(OBSERVATION, seq=abandoned.seq + 1))
+    assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "protocol"
+
+
+@cell(Row.SETTLING, Event.OVERSIZED)
+def _() -> None:
+    machine, _, call = settling()
+    effects = machine.handle(Event.OVERSIZED, Oversized(11, 10))
+    assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "protocol"
+    assert machine.state is State.LOST
+
+
+@cell(Row.SETTLING, Event.DROPPED)
+def _() -> None:
+    machine, abandoned, call = settling()
+    assert machine.handle(Event.DROPPED, Drop()) == [Dial(resume=True)]
+    assert (machine.state, machine.call, machine.abandoned) == (State.SUSPENDED, call, abandoned)
+    assert back(machine, abandoned.seq, running=True) == [SendCancel(abandoned.seq)]
+    assert machine.row is Row.SETTLING
+    final, _, call = settling()
+    effects = final.handle(Event.DROPPED, Drop(4001, "idle"))
+    assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "idle"
+
+
+@cell(Row.SETTLING, Event.GAVE_UP)
+def _() -> None:
+    machine, abandoned, call = settling()
+    effects = machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    ended_with(effects, call, CallTimeoutError, Outcome.NOT_APPLIED)
+    assert (machine.row, machine.abandoned) == (Row.IDLE, abandoned)
+
+
+@cell(Row.SETTLING, Event.CLOSE)
+def _() -> None:
+    machine, _, call = settling()
+    effects = machine.handle(Event.CLOSE)
+    assert effects[0] == CloseSocket(goodbye=True)
+    ended_with(effects, call, SessionClosedError, Outcome.NOT_APPLIED)
+    assert (machine.state, machine.abandoned) == (State.CLOSED, None)
+
+
+@cell(Row.SETTLING, Event.LOOP_CLOSED)
+def _() -> None:
+    machine, _, call = settling()
+    effects = machine.handle(Event.LOOP_CLOSED)
+    assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "loop_closed"
+    assert machine.state is State.LOST
+
+
 # SUSPENDED
+
+
+@cell(Row.SUSPENDED, Event.SETTLE)
+def _() -> None:
+    machine, abandoned = given_up()
+    machine.handle(Event.DROPPED, Drop())
+    call, effects = ask(machine, Op.SETTLE)
+    assert effects == []
+    assert back(machine, abandoned.seq) == [SendCancel(abandoned.seq)]
+    reply = replace(OBSERVATION, seq=abandoned.seq)
+    completed(machine.handle(Event.RECEIVED, reply), call, reply)
+
+
+@cell(Row.SUSPENDED, Event.OPENING_OVER)
+def _() -> None:
+    machine, _ = suspended()
+    call, _ = ask(machine, Op.RESET)
+    effects = machine.handle(Event.OPENING_OVER)
+    assert kinds(effects) == [*LOSS, Dial]
+    assert (machine.state, machine.call) == (State.OPENING, call)
+    assert machine.opening().releases == (NUMBERED.lease,)  # its own lease must not lock it out
+    stepping, _ = suspended()
+    ask(stepping, Op.STEP)
+    assert stepping.handle(Event.OPENING_OVER) == []
+    assert stepping.state is State.SUSPENDED
 
 
 @cell(Row.SUSPENDED, Event.CONNECT)
@@ -431,7 +640,7 @@ def _() -> None:
     machine, _ = suspended()
     call, effects = ask(machine, Op.CONNECT)
     assert (effects, machine.call, machine.state) == ([], call, State.SUSPENDED)
-    completed(machine.handle(Event.RESUMED, Resumed(1)), call, None)
+    completed(back(machine, 1), call, None)
     assert (machine.row, machine.number) == (Row.IDLE, 1)
 
 
@@ -440,7 +649,7 @@ def _() -> None:
     machine, _ = suspended()
     call, effects = ask(machine, Op.RESET)
     assert (effects, machine.call, machine.needs_reset) == ([], call, True)
-    assert machine.handle(Event.RESUMED, Resumed(1)) == [Send(call)]
+    assert back(machine, 1) == [Send(call)]
     assert (machine.row, machine.number) == (Row.BUSY, 1)
 
 
@@ -449,7 +658,7 @@ def _() -> None:
     machine, _ = suspended()
     call, effects = ask(machine, Op.STEP)
     assert (effects, machine.call) == ([], call)
-    assert machine.handle(Event.RESUMED, Resumed(1)) == [Send(call)]
+    assert back(machine, 1) == [Send(call)]
     assert (call.seq, call.sends) == (2, 1)
 
 
@@ -468,13 +677,13 @@ def _() -> None:
 @cell(Row.SUSPENDED, Event.RESUMED)
 def _() -> None:
     started, call = suspended(Op.STEP)
-    assert started.handle(Event.RESUMED, Resumed(call.seq, running=True)) == []
+    assert back(started, call.seq, running=True) == []
     assert (started.row, started.call, call.sends) == (Row.BUSY, call, 1)
     not_started, call = suspended(Op.STEP)
-    assert not_started.handle(Event.RESUMED, Resumed(call.seq - 1)) == [Send(call)]
+    assert back(not_started, call.seq - 1) == [Send(call)]
     assert (not_started.row, call.sends) == (Row.BUSY, 2)
     wrong, call = suspended(Op.STEP)
-    effects = wrong.handle(Event.RESUMED, Resumed(call.seq + 1))
+    effects = wrong.handle(Event.RESUMED, Resumed("token-2", call.seq + 1))
     ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
     assert wrong.state is State.LOST
 
@@ -486,8 +695,11 @@ def _() -> None:
     error = ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
     assert error.reason == "evicted"
     assert machine.state is State.LOST
+    never, call = suspended(Op.STEP)
+    effects = never.handle(Event.RESUME_LOST, "never_called")
+    ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED)
     resetting, _ = suspended(Op.RESET)
-    assert kinds(resetting.handle(Event.RESUME_LOST, "expired")) == [CloseSocket, Log, Dial]
+    assert kinds(resetting.handle(Event.RESUME_LOST, "expired")) == [*LOSS, Dial]
     assert resetting.state is State.OPENING
 
 
@@ -499,15 +711,25 @@ def _() -> None:
     ended_with(effects, unsent, CallTimeoutError, Outcome.NOT_APPLIED)
     assert (waiting.state, waiting.call) == (State.SUSPENDED, None)
     machine, call = suspended(Op.STEP)
-    ended_with(machine.handle(Event.GAVE_UP, GaveUp("timeout", call)), call, CallTimeoutError, Outcome.UNKNOWN)
-    assert machine.state is State.LOST
+    effects = machine.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    assert kinds(effects) == [Fail]  # the cancel goes out when the session is back
+    ended_with(effects, call, CallTimeoutError, Outcome.UNKNOWN)
+    assert (machine.state, machine.abandoned) == (State.SUSPENDED, call)
+    assert back(machine, call.seq - 1) == [SendCancel(call.seq)]
+    taken, call = busy(Op.STEP, resumable=True)
+    reply = replace(OBSERVATION, seq=call.seq)
+    taken.handle(Event.RECEIVED, reply)
+    taken.handle(Event.DROPPED, Drop())
+    assert taken.handle(Event.GAVE_UP, GaveUp("cancelled", call, reply)) == []
+    assert taken.due is not None
 
 
 @cell(Row.SUSPENDED, Event.CLOSE)
 def _() -> None:
     machine, call = suspended(Op.STEP)
     effects = machine.handle(Event.CLOSE)
-    assert effects[0] == CloseSocket(goodbye=False)
+    assert effects[:2] == [CloseSocket(goodbye=False), SayRelease()]
+    assert machine.farewells() == (NUMBERED.lease,)
     ended_with(effects, call, SessionClosedError, Outcome.UNKNOWN)
     assert machine.state is State.CLOSED
 
@@ -515,7 +737,7 @@ def _() -> None:
 @cell(Row.SUSPENDED, Event.LOOP_CLOSED)
 def _() -> None:
     machine, _ = suspended()
-    assert kinds(machine.handle(Event.LOOP_CLOSED)) == [CloseSocket, Log]
+    assert kinds(machine.handle(Event.LOOP_CLOSED)) == LOSS
     assert machine.state is State.LOST
     assert machine.loss.reason == "loop_closed"
 
@@ -528,7 +750,7 @@ def _() -> None:
     machine = lost()
     call, effects = ask(machine, Op.CONNECT)
     assert effects == [Dial()]
-    completed(machine.handle(Event.OPENED, False), call, None)
+    completed(machine.handle(Event.OPENED, PLAIN), call, None)
     assert (machine.state, machine.socket_open) == (State.LOST, True)
     again, effects = ask(machine, Op.CONNECT)
     completed(effects, again, None)
@@ -540,7 +762,7 @@ def _() -> None:
     machine = lost()
     call, effects = ask(machine, Op.RESET)
     assert effects == [Dial()]
-    assert machine.handle(Event.OPENED, False) == [Send(call)]
+    assert machine.handle(Event.OPENED, PLAIN) == [Send(call)]
     assert machine.loss is not None
     completed(machine.handle(Event.RECEIVED, OBSERVATION), call, OBSERVATION)
     assert (machine.row, machine.loss, machine.number) == (Row.IDLE, None, 2)
@@ -560,11 +782,23 @@ def _() -> None:
             assert machine.state is State.LOST
 
 
+@cell(Row.LOST, Event.SETTLE)
+def _() -> None:
+    machine, abandoned = given_up()
+    reply = replace(OBSERVATION, seq=abandoned.seq)
+    machine.handle(Event.RECEIVED, reply)
+    machine.handle(Event.DROPPED, Drop(4001, "idle"))
+    assert machine.state is State.LOST
+    call, effects = ask(machine, Op.SETTLE)
+    completed(effects, call, reply)  # a late result in hand survives the loss
+    assert machine.state is State.LOST
+
+
 @cell(Row.LOST, Event.RECEIVED)
 def _() -> None:
     machine = lost(socket_open=True)
     effects = machine.handle(Event.RECEIVED, OBSERVATION)
-    assert kinds(effects) == [CloseSocket, Log]
+    assert kinds(effects) == LOSS
     assert (machine.state, machine.socket_open) == (State.LOST, False)
     refused = lost(socket_open=True)
     effects = refused.handle(Event.RECEIVED, error_frame("CAPACITY_REACHED"))
@@ -576,7 +810,7 @@ def _() -> None:
 @cell(Row.LOST, Event.OVERSIZED)
 def _() -> None:
     machine = lost(socket_open=True)
-    assert kinds(machine.handle(Event.OVERSIZED, Oversized(11, 10))) == [CloseSocket, Log]
+    assert kinds(machine.handle(Event.OVERSIZED, Oversized(11, 10))) == LOSS
     assert (machine.state, machine.socket_open) == (State.LOST, False)
 
 
@@ -619,7 +853,7 @@ def _() -> None:
     machine = closed()
     call, effects = ask(machine, Op.CONNECT)
     assert effects == [Dial()]
-    completed(machine.handle(Event.OPENED, False), call, None)
+    completed(machine.handle(Event.OPENED, PLAIN), call, None)
     step, effects = ask(machine, Op.STEP)
     error = ended_with(effects, step, SessionLostError, Outcome.NOT_APPLIED)
     assert error.reason == "reset_failed"
@@ -634,7 +868,7 @@ def _() -> None:
     machine = closed()
     call, effects = ask(machine, Op.RESET)
     assert effects == [Dial()]
-    assert machine.handle(Event.OPENED, False) == [Send(call)]
+    assert machine.handle(Event.OPENED, PLAIN) == [Send(call)]
     queued = machine.new_call(Op.RESET)
     machine.handle(Event.CLOSE)
     effects = machine.handle(Event.RESET, queued)  # it was made before the close
@@ -651,6 +885,14 @@ def _() -> None:
     call, effects = ask(machine, Op.STEP)
     assert kinds(effects) == [Fail]
     ended_with(effects, call, SessionClosedError, Outcome.NOT_APPLIED)
+    assert machine.state is State.CLOSED
+
+
+@cell(Row.CLOSED, Event.SETTLE)
+def _() -> None:
+    machine = closed()
+    call, effects = ask(machine, Op.SETTLE)
+    completed(effects, call, None)
     assert machine.state is State.CLOSED
 
 

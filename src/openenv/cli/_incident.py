@@ -96,7 +96,9 @@ async def play_all(url: str, games: Sequence[Game], cut: Callable[[], int], move
             await halfway.wait()
             connections = await asyncio.to_thread(cut)
             was_cut.set()
-    except* OpenEnvError as group:
+    except BaseExceptionGroup as group:  # not except*: before Python 3.11.4 that wraps what it raises
+        if group.split(OpenEnvError)[1] is not None:
+            raise
         raise _first(group) from None
     return connections
 

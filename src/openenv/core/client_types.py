@@ -19,12 +19,16 @@ class StepResult(Generic[ObsT]):
         reward: reward of this step as the environment sent it (bool, int, float), or None for none.
         done: whether the episode has ended.
         metadata: further values the environment sent beside the observation, or None.
+        terminated: the episode ended in itself: a goal, a failure. A server that does not tell it apart means this.
+        truncated: the episode was cut off from outside, as by a limit of steps.
     """
 
     observation: ObsT
     reward: float | None = None
     done: bool = False
     metadata: dict[str, Any] | None = None
+    terminated: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True)

@@ -422,7 +422,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(
             Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
         )
-        return reconcile(self._parse_result(reply.data))
+        return self._result(reply)
 
     async def _step_async(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         if kwargs and not self._warned_step_arguments:
@@ -430,15 +430,18 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
         frame = request(CallKind.STEP, self._step_payload(action))
         reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
-        return reconcile(self._parse_result(reply.data))
+        return self._result(reply)
 
     async def _state_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
         reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
         return self._parse_state(reply.data)
 
+    def _result(self, reply: Reply) -> StepResult[ObsT]:
+        return reconcile(self._parse_result(reply.data), reply.data)
+
     async def _settle_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
         reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
-        return reconcile(self._parse_result(reply.data)) if reply.kind == "observation" else None
+        return self._result(reply) if reply.kind == "observation" else None
 
     async def _disconnect_async(self) -> None:
         await self._end()
@@ -495,7 +498,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             )
         except LateResultError as late:
             if late.reply is not None and late.reply.kind == "observation":
-                late.result = reconcile(self._parse_result(late.reply.data))
+                late.result = self._result(late.reply)
             raise
         return reply or Reply("none")
 

@@ -135,8 +135,9 @@ def parse_result(model: Any, payload: Mapping[str, Any]) -> StepResult[Any]:
     )
 
 
-def reconcile(result: StepResult[ModelT]) -> StepResult[ModelT]:
-    """Make reward and done agree between a result and its observation, whichever of them a hook filled."""
+def reconcile(result: StepResult[ModelT], payload: Mapping[str, Any]) -> StepResult[ModelT]:
+    """Make a result whole, whatever a hook filled: reward and done are the same in result and observation, and how the
+    episode ended is as the server told it; ``done`` alone means terminated (E30)."""
     observation: Any = result.observation
     if hasattr(observation, "reward") and not _same(result.reward, observation.reward):
         if result.reward is None:
@@ -147,6 +148,10 @@ def reconcile(result: StepResult[ModelT]) -> StepResult[ModelT]:
         result.done = True  # one of the two says so
         observation = _with(observation, "done", True)
     result.observation = observation
+    result.truncated = result.truncated or payload.get("truncated") is True
+    result.terminated = result.terminated or payload.get("terminated") is True
+    if result.done and not result.truncated:
+        result.terminated = True
     return result
 
 

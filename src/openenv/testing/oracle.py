@@ -118,6 +118,10 @@ class Oracle:
         """Environments that were constructed, oldest first."""
         return [one.env for one in self.of("init")]
 
+    def built(self) -> list[str]:
+        """Environments whose constructor returned, oldest first."""
+        return [one.env for one in self.of("init", phase="end")]
+
     def was_reset(self, env: str) -> bool:
         """Whether a reset of this environment began."""
         return bool(self.of("reset", env=env))
@@ -127,8 +131,8 @@ class Oracle:
         return len(self.of("close", env=env))
 
     def alive(self) -> list[str]:
-        """Environments whose constructor began and which are not closed; one whose constructor raised counts too."""
-        return [env for env in self.envs() if not self.closes(env)]
+        """Environments whose constructor returned and which are not closed."""
+        return [env for env in self.built() if not self.closes(env)]
 
     def most_alive(self) -> int:
         """Most environments that were alive at one moment, from the constructor's begin to the close's end."""
@@ -207,5 +211,5 @@ class Oracle:
             TimeoutError: one was not.
         """
         self.wait_until(
-            lambda: all(self.of("close", env=env, phase="end") for env in self.envs()), "every close", timeout_s
+            lambda: all(self.of("close", env=env, phase="end") for env in self.built()), "every close", timeout_s
         )

@@ -278,6 +278,19 @@ def test_schema(web: httpx.Client) -> None:
     assert answer["reset_observation"] == CountObservation.model_json_schema()
 
 
+def test_models_without_a_schema_do_not_break_the_app(env: type[CountEnv]) -> None:
+    class Thing:
+        pass
+
+    class ThingState(CountState):
+        thing: Thing | None = None
+
+    with serve(create_app(env, CountAction, CountObservation, state_cls=ThingState)) as url:
+        assert httpx.get(f"{url}/schema", trust_env=False).json()["state"]["title"] == "ThingState"
+        assert httpx.get(f"{url}/openapi.json", trust_env=False).status_code == 200
+        assert httpx.get(f"{url}/state", trust_env=False).json()["thing"] is None
+
+
 def test_openapi(web: httpx.Client) -> None:
     document = web.get("/openapi.json").json()
     assert document["info"] == {"title": "OpenEnv Environment HTTP API", "version": "1.0.0"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import re
 import socket
 import threading
@@ -15,9 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import field_validator
+from websockets.asyncio.client import connect as async_connect
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from openenv.core.env_server import ws as ws_module
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.types import ConcurrencyConfig
 from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
@@ -523,3 +526,72 @@ def test_an_async_environment(env: type[CountEnv], caplog: pytest.LogCaptureFixt
     assert on_loop == {"live-server"}
     assert len(elsewhere) == 1
     assert on_loop & elsewhere == set()
+
+
+async def test_an_inbox_is_bounded_and_lets_go_when_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ws_module, "MAX_WAITING_FRAMES", 2)
+    inbox = ws_module.Inbox()
+    await inbox.put("1")
+    await inbox.put("2")
+    third = asyncio.create_task(inbox.put("3"))
+    await asyncio.sleep(0.01)
+    assert not third.done()
+    assert await inbox.get() == "1"
+    await third
+    fourth = asyncio.create_task(inbox.put("4"))
+    await asyncio.sleep(0.01)
+    assert not fourth.done()
+    inbox.shut()
+    await fourth
+    assert await inbox.get() is None
+
+
+def test_whatever_clients_do_every_env_is_closed_once_and_capacity_holds(env: type[CountEnv]) -> None:
+    most = 0
+    alive = 0
+    guard = threading.Lock()
+
+    class Counted(env):  # type: ignore[valid-type, misc]
+        def __init__(self) -> None:
+            nonlocal most, alive
+            with guard:
+                alive += 1
+                most = max(most, alive)
+            super().__init__()
+
+        def close(self) -> None:
+            nonlocal alive
+            super().close()
+            with guard:
+                alive -= 1
+
+    app = create_app(Counted, CountAction, CountObservation, max_concurrent_envs=8)
+    server = app.state.openenv_server
+
+    async def client(url: LiveServer, seed: int) -> None:
+        rolls = random.Random(seed)
+        try:
+            async with async_connect(url.ws, proxy=None) as ws:
+                for _ in range(rolls.randrange(4)):
+                    await ws.send(json.dumps({"type": "step", "data": {"op": "sleep", "arg": 0.01}}))
+                    if rolls.random() < 0.7:
+                        await ws.recv()
+                if rolls.random() < 0.5:
+                    ws.transport.abort()
+                elif rolls.random() < 0.5:
+                    await ws.send('{"type":"close"}')
+        except ConnectionClosed:
+            pass  # refused: the server is full
+
+    async def crowd(url: LiveServer) -> None:
+        for start in range(0, 200, 40):
+            await asyncio.gather(*[client(url, seed) for seed in range(start, start + 40)])
+
+    with serve(app) as url:
+        asyncio.run(crowd(url))
+        env.log.wait_for("close", len(env.log.of("init")))
+    assert server.active_sessions == 0
+    assert alive == 0
+    assert 1 <= most <= 8
+    closed = [event["env_no"] for event in env.log.of("close")]
+    assert sorted(closed) == sorted(event["env_no"] for event in env.log.of("init"))

@@ -40,7 +40,14 @@ EQUIVALENT = {
     # all of these ask the one rule of refusal first, and a loss refuses everything
     (Row.LOST, Event.CALL, "call_suspended"),
     (Row.LOST, Event.CALL, "open_for_call"),
-    (Row.LOST, Event.CALL, "send_call"),
+    (Row.LOST, Event.CALL, "ask"),
+    # where no call can be open, there is nothing to wait for, and no fate to learn
+    (Row.NEW, Event.SETTLE, "ask"),
+    (Row.LOST, Event.SETTLE, "ask"),
+    (Row.CLOSED, Event.SETTLE, "ask"),
+    (Row.LOST, Event.RECEIVED, "answer_abandoned"),
+    # a call that was not sent is given up in the same way, with and without a socket
+    (Row.SETTLING, Event.GAVE_UP, "give_up_suspended"),
 }
 """Rules of other rows that do the same in this one."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
@@ -19,7 +19,7 @@ __all__ = ["answered", "json_response", "parse"]
 RETRY_AFTER_S = 5
 PARSE_HERE_BYTES = 16 * 1024
 
-_STATUS = {
+_STATUS: Mapping[str, int] = {
     WSErrorCode.INVALID_JSON: 422,
     WSErrorCode.VALIDATION_ERROR: 422,
     WSErrorCode.EXECUTION_ERROR: 500,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
+from openenv.core.env_server.cancelling import CallCancelled
 from openenv.core.env_server.runner import Crash, EnvRunner
 from openenv.core.env_server.serialization import deserialize_action, serialize_observation, serialize_state
 from openenv.core.env_server.types import Action
@@ -25,6 +26,7 @@ from openenv.core.exceptions import (
 )
 from openenv.core.wire.json_codec import UnencodableValue, encode
 from openenv.core.wire.messages import INVALID_ACTION, CallKind, WSErrorCode
+from openenv.core.wire.v1 import V1ErrorCode
 
 __all__ = ["Call", "CallError", "Work", "clip", "env_raised", "refusal", "run_call", "validation_error"]
 
@@ -47,7 +49,7 @@ class CallError(Exception):
         extra: its other members.
     """
 
-    def __init__(self, code: WSErrorCode, message: str, **extra: Any) -> None:
+    def __init__(self, code: WSErrorCode | V1ErrorCode, message: str, **extra: Any) -> None:
         self.code = code
         self.message = clip(message)
         self.extra = extra
@@ -123,12 +125,20 @@ async def run_call(
 
     try:
         if call.kind is CallKind.STATE:
-            return await runner.on_thread(lambda env: finish(_read_state(env)))
+            return await runner.read(lambda env: finish(_read_state(env)))
         answer = await runner.call(call.kind.value, arguments, finish)
         runner.steps += call.kind is CallKind.STEP
         return answer
+    except CallCancelled as cancelled:
+        raise _cancelled(cancelled.applied) from cancelled
     except Crash as crash:
+        if runner.cancelling.asked and not isinstance(crash.cause, InvalidActionError):
+            raise _cancelled(None) from crash.cause  # its way to end early
         raise env_raised(crash.cause, f"{runner.name}.{call.kind}") from crash.cause
+
+
+def _cancelled(applied: bool | None) -> CallError:
+    return CallError(V1ErrorCode.CANCELLED, "The call was cancelled", applied=applied)
 
 
 def _read_state(env: Any) -> Any:

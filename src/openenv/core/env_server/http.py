@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
+from pydantic.errors import PydanticUserError
 
 from openenv.core.env_server.bodies import answered, json_response, parse
 from openenv.core.env_server.calls import Call, CallError, Work, env_raised, run_call
@@ -31,6 +32,7 @@ from openenv.core.env_server.types import (
     StepRequest,
     StepResponse,
 )
+from openenv.core.exceptions import SessionNotFoundError
 from openenv.core.wire.json_codec import dump_model, encode
 from openenv.core.wire.messages import CallKind, WSErrorCode
 
@@ -83,9 +85,11 @@ class HTTPRoutes:
         body: type[BaseModel] | None,
         answer: type[BaseModel],
     ) -> None:
-        extra: dict[str, Any] = {"responses": {"200": {"content": {"application/json": {"schema": _schema(answer)}}}}}
+        extra: dict[str, Any] = {
+            "responses": {"200": {"content": {"application/json": {"schema": _documented(answer)}}}}
+        }
         if body is not None:
-            extra["requestBody"] = {"content": {"application/json": {"schema": _schema(body)}}}
+            extra["requestBody"] = {"content": {"application/json": {"schema": _documented(body)}}}
         app.add_api_route(path, handler, methods=[method], summary=summary, tags=["Environment"], openapi_extra=extra)
 
     # ------------------------------------------------------------ the environment
@@ -148,7 +152,12 @@ class HTTPRoutes:
 
     def _named_session(self, request: Request) -> Session | None:
         name = request.headers.get(SESSION_HEADER)
-        return self._sessions.get(name[:200]) if name else None
+        if not name:
+            return None
+        session = self._sessions.get(name[:200])
+        if not session.evictable:  # opened elsewhere: its id is no secret, and gives no right to it
+            raise SessionNotFoundError(session.id)
+        return session
 
     async def _open(self) -> Session:
         limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
@@ -183,9 +192,7 @@ class HTTPRoutes:
                 return task.result()
         finally:
             task.cancel()
-        raise CallError(
-            WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None
-        )
+        raise CallError(WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None)
 
     # ------------------------------------------------------------ the server
 
@@ -229,7 +236,17 @@ async def _ask_metadata(runner: EnvRunner) -> bytes:
 
 
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return model.model_json_schema()
+    """The JSON Schema of a model; a bare object where a field of it has none."""
+    try:
+        return model.model_json_schema()
+    except PydanticUserError:  # arbitrary types are allowed in actions, observations and states
+        return {"title": model.__name__, "type": "object", "description": "This model has fields without a JSON Schema"}
+
+
+def _documented(model: type[BaseModel]) -> dict[str, Any]:
+    """A schema for inside an OpenAPI document, where references into a schema of its own do not resolve."""
+    schema = _schema(model)
+    return {"title": model.__name__, "type": "object"} if "$defs" in schema else schema
 
 
 def _observation(data: dict[str, Any]) -> bytes:

@@ -29,7 +29,9 @@ from openenv.core.env_server.types import (
     SessionInfo,
     State,
 )
+from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.ws import PlainSocket
+from openenv.core.env_server.ws_v1 import V1Server
 from openenv.core.exceptions import ConcurrencyConfigurationError, SessionNotFoundError
 
 __all__ = ["HTTPEnvServer", "create_app", "create_fastapi_app"]
@@ -55,6 +57,8 @@ class HTTPEnvServer:
             ``OPENENV_STRICT_HTTP`` decides.
         drain_grace_s: seconds that running calls may take after SIGTERM; by default
             ``OPENENV_DRAIN_GRACE_S``, else 10.
+        v1: what is offered of ``openenv.v1``, and its times and bounds; by default the environment variables
+            decide, see `V1Options.from_environ`.
 
     Raises:
         TypeError: ``env`` is not a factory.
@@ -75,6 +79,7 @@ class HTTPEnvServer:
         reset_observation_cls: type[Observation] | None = None,
         strict_http: bool | None = None,
         drain_grace_s: float | None = None,
+        v1: V1Options | None = None,
     ) -> None:
         _require_factory(env)
         self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
@@ -89,6 +94,7 @@ class HTTPEnvServer:
         if self.env_class is not None:
             self._check(self.env_class, self.factory_name)
         grace = float(os.environ.get("OPENENV_DRAIN_GRACE_S") or 10.0) if drain_grace_s is None else drain_grace_s
+        options = V1Options.from_environ() if v1 is None else v1
         shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         self.sessions = SessionManager(
             Setup(
@@ -99,7 +105,9 @@ class HTTPEnvServer:
             ),
             max_sessions=self.max_concurrent_envs,
             drain_grace_s=grace,
+            evict_after_s=options.evict_after_s,
         )
+        self.v1 = V1Server(self.sessions, action_cls, options, self.concurrency_config.session_timeout)
 
     def _check(self, env: object, name: str) -> None:
         """Refuse several sessions of a class that allows one; an instance tells where a factory hides its class."""
@@ -150,7 +158,10 @@ class HTTPEnvServer:
 
         @app.websocket("/ws")
         async def ws(socket: WebSocket) -> None:
-            await PlainSocket(socket, self.sessions, self.action_cls, timeout).serve()
+            if self.v1.wanted(socket):
+                await self.v1.serve(socket)
+            else:
+                await PlainSocket(socket, self.sessions, self.action_cls, timeout).serve()
 
         HTTPRoutes(self).register(app, _mode(mode))
         app.state.openenv_server = self
@@ -180,6 +191,7 @@ def create_fastapi_app(
     reset_observation_cls: type[Observation] | None = None,
     strict_http: bool | None = None,
     drain_grace_s: float | None = None,
+    v1: V1Options | None = None,
 ) -> FastAPI:
     """Make an app that serves environments.
 
@@ -195,6 +207,7 @@ def create_fastapi_app(
         reset_observation_cls: class of the observation that reset returns, if it is another one.
         strict_http: see `HTTPEnvServer`.
         drain_grace_s: see `HTTPEnvServer`.
+        v1: see `HTTPEnvServer`.
 
     Returns:
         The app; its server is ``app.state.openenv_server``.
@@ -216,6 +229,7 @@ def create_fastapi_app(
         reset_observation_cls=reset_observation_cls,
         strict_http=strict_http,
         drain_grace_s=drain_grace_s,
+        v1=v1,
     )
     app = FastAPI(title="OpenEnv Environment HTTP API", version="1.0.0")
     server.register_routes(app, chosen)
@@ -240,6 +254,7 @@ def create_app(
     reset_observation_cls: type[Observation] | None = None,
     strict_http: bool | None = None,
     drain_grace_s: float | None = None,
+    v1: V1Options | None = None,
 ) -> FastAPI:
     """Make an app that serves environments; what env packages call.
 
@@ -261,6 +276,7 @@ def create_app(
         reset_observation_cls=reset_observation_cls,
         strict_http=strict_http,
         drain_grace_s=drain_grace_s,
+        v1=v1,
     )
 
 

@@ -161,6 +161,18 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """Name, description and version, for ``GET /metadata``."""
         return default_metadata(type(self).__name__)
 
+    def cancel(self) -> None:
+        """End the call that runs early, because its caller gave up: override it if a call can take long.
+
+        Called while ``reset`` or ``step`` runs, from another thread (an ``async def`` is run on the event loop), at
+        most once a call; the next call waits for it to return. It should make the running call return soon: with an
+        observation, which the caller is then given, or by raising anything, which is told as *cancelled, perhaps
+        applied*. It may come when the call has just ended, so a call should clear what ``cancel`` has set as it
+        begins. Without an override a call goes on to its end, except that an environment that overrides
+        ``step_async`` or ``reset_async`` is cancelled where it awaits.
+        """
+        return
+
     def close(self) -> None:
         """Give back what the environment holds. Called once, when its session ends."""
         return

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
+from openenv.core.env_server.cancelling import Cancelling
 from openenv.core.env_server.interfaces import Environment
 
 __all__ = ["Crash", "EnvRunner", "EnvThread"]
@@ -138,6 +139,7 @@ class EnvRunner:
     Attributes:
         name: class of the environment, once it is built.
         steps: steps that were answered.
+        cancelling: whether the running call is to end early.
     """
 
     def __init__(self, factory: Callable[[], Any], thread: EnvThread) -> None:
@@ -148,6 +150,7 @@ class EnvRunner:
         self._warned: set[str] = set()
         self.name = ""
         self.steps = 0
+        self.cancelling = Cancelling()
 
     async def build(self, check: Callable[[Any], None]) -> None:
         """Construct the environment, and let ``check`` look at it on its thread.
@@ -177,6 +180,23 @@ class EnvRunner:
         """Run ``work(env)`` on the environment's thread."""
         return await self._thread.run(lambda: work(self._env))
 
+    async def read(self, work: Callable[[Any], T]) -> T:
+        """Run a call that is ``work(env)`` on the environment's thread.
+
+        Raises:
+            CallCancelled: its caller gave up before it began.
+        """
+
+        def run() -> T:
+            self.cancelling.begin()
+            return work(self._env)
+
+        return await self._thread.run(run)
+
+    def cancel(self) -> bool:
+        """Ask the running call to end early. Returns whether it will hear of it."""
+        return self.cancelling.ask(self._env)
+
     async def call(
         self,
         method: str,
@@ -194,16 +214,20 @@ class EnvRunner:
 
         Raises:
             Crash: the environment raised.
+            CallCancelled: it ended early, because its caller gave up.
             Exception: what ``prepare`` or ``finish`` raised.
         """
         if not self._is_async(method):
             return await self._thread.run(lambda: finish(self._call_sync(method, *prepare())))
         args, kwargs = await self._thread.run(prepare)
         name = self._async_name(method)
-        value = await _guarded(_watched(self._start(name, args, self._taken(method, kwargs)), f"{self.name}.{name}"))
+        self.cancelling.begin()
+        started = _watched(self._start(name, args, self._taken(method, kwargs)), f"{self.name}.{name}")
+        value = await self.cancelling.awaiting(_guarded(started))
         return await self._thread.run(lambda: finish(value))
 
     def _call_sync(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self.cancelling.begin()
         try:
             value = getattr(self._env, method)(*args, **self._taken(method, kwargs))
             if inspect.iscoroutine(value):

@@ -46,7 +46,10 @@ logger = logging.getLogger("openenv.server")
 SILENT_S = 600.0
 """A session that never received anything ends after this many seconds."""
 EVICT_AFTER_S = 5.0
-"""An evictable session that was idle for this long makes room for a newcomer at a full server."""
+"""A session that lost its socket, or is evictable and idle, for this long makes room for a newcomer at a full
+server."""
+RETRY_AFTER_S = 1.0
+"""When to come again to a full server that has no such session."""
 EVICTION_WAIT_S = 10.0
 """How long a newcomer waits for the evicted environment to close."""
 
@@ -58,6 +61,7 @@ class EndReason(StrEnum):
     DROPPED = "dropped"
     IDLE = "idle"
     EVICTED = "evicted"
+    EXPIRED = "expired"
     DRAINING = "draining"
     FAILED = "failed"
 
@@ -67,6 +71,7 @@ _EVENTS = {
     EndReason.DROPPED: Event.DROP,
     EndReason.IDLE: Event.TIMER,
     EndReason.EVICTED: Event.TIMER,
+    EndReason.EXPIRED: Event.TIMER,
     EndReason.DRAINING: Event.DRAIN,
 }
 
@@ -95,6 +100,7 @@ class Session:
         id: a random name.
         ending: done when the session ends; its result says why.
         closed: done when ``close()`` of the environment has returned.
+        leased_at: when its socket was lost, on the loop's clock; None while it has one.
     """
 
     def __init__(
@@ -111,6 +117,7 @@ class Session:
         self._on_freed = on_freed
         self._loop = asyncio.get_running_loop()
         self._touched = self._loop.time()
+        self.leased_at: float | None = None
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
@@ -146,14 +153,49 @@ class Session:
         """
         self.touch()
         await self._turn.acquire()
-        if self.machine.receive(Event.CALL) is not Effect.RUN:
+        try:
+            call = self.start(work)
+        except SessionNotFoundError:
             self._turn.release()
-            raise SessionNotFoundError(self.id)
-        self._call = self._loop.create_task(self._run(work))
-        reply = await asyncio.shield(self._call)
+            raise
+        call.add_done_callback(lambda _: self._turn.release())
+        reply = await asyncio.shield(call)
         if isinstance(reply, CallError):
             raise reply
         return reply
+
+    def start(self, work: Work) -> asyncio.Task[bytes | CallError]:
+        """Start one request at once; none may be running. The task outlives the session's socket.
+
+        Raises:
+            SessionNotFoundError: the session is over; nothing was run.
+        """
+        if self.machine.receive(Event.CALL) is not Effect.RUN:
+            raise SessionNotFoundError(self.id)
+        self._call = self._loop.create_task(self._run(work))
+        return self._call
+
+    def cancel(self) -> bool:
+        """Ask the running call to end early. Returns whether it will hear of it."""
+        return self.machine.receive(Event.CANCEL) is Effect.CANCEL_CALL and self._runner.cancel()
+
+    def lease(self) -> bool:
+        """The socket is gone: keep the session for its client. Returns False if it cannot be kept, and ends."""
+        over = self.machine.over
+        self.machine.receive(Event.DROP_LEASED)
+        if self.machine.over:
+            if not over:
+                self._tell_end(EndReason.DROPPED)
+            return False
+        self.leased_at = self._loop.time()
+        return True
+
+    def resume(self) -> None:
+        """A client has come back, while the session was leased or before its former socket was known to be gone."""
+        if self.machine.state is not State.OPENING:
+            self.machine.receive(Event.RESUME)
+        self.leased_at = None
+        self.touch()
 
     def touch(self) -> None:
         """Note that the client has spoken."""
@@ -167,13 +209,22 @@ class Session:
         effect = self.machine.receive(_EVENTS[reason])
         if effect is Effect.CLOSE_ENV:
             self._close_env.set()
+        elif effect is Effect.CANCEL_CALL:
+            self._runner.cancel()
         if self.machine.over and not over:
             self._tell_end(reason)
 
     @property
-    def idle_s(self) -> float:
-        """Seconds since the client last spoke; 0 while something runs."""
-        return 0.0 if self.machine.state is not State.IDLE else self._loop.time() - self._touched
+    def spare_s(self) -> float | None:
+        """Seconds for which a newcomer could have had its slot: how long it is leased, or (where that may end it)
+        idle; None if it could not."""
+        if self.machine.over:
+            return None
+        if self.leased_at is not None:
+            return self._loop.time() - self.leased_at
+        if self.evictable and self.machine.state is State.IDLE:
+            return self._loop.time() - self._touched
+        return None
 
     @property
     def info(self) -> SessionInfo:
@@ -234,11 +285,11 @@ class Session:
             logger.exception("a call of session %s failed", self.id)
             reply = CallError(WSErrorCode.SESSION_ERROR, "Internal error", applied=None)
         finally:
+            await self._runner.cancelling.settle()
             self.touch()
             if self.machine.receive(Event.CALL_DONE) is Effect.CLOSE_ENV:
                 self._close_env.set()
             self._call = None
-            self._turn.release()
         return reply
 
     def _tell_end(self, reason: EndReason) -> None:
@@ -262,7 +313,7 @@ class Session:
         if limit is None or self.machine.over:
             return
         left = self._touched + limit - self._loop.time()
-        if self.machine.busy:
+        if self.machine.busy or self.leased_at is not None:  # a lease has a time of its own
             left = max(left, limit)
         if left > 0:
             self._timer = self._loop.call_later(left, self._arm_timer)
@@ -278,10 +329,19 @@ class SessionManager:
         setup: how environments are made.
         max_sessions: most environments alive at any moment.
         drain_grace_s: seconds that `drain` lets running calls and ``close()`` take.
+        evict_after_s: unused for this long, a leased (or evictable) session makes room for a newcomer; 5 s by default.
     """
 
-    def __init__(self, setup: Setup, *, max_sessions: int = 1, drain_grace_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        max_sessions: int = 1,
+        drain_grace_s: float = 10.0,
+        evict_after_s: float | None = None,
+    ) -> None:
         self.max_sessions = max_sessions
+        self._evict_after_s = evict_after_s
         self.drain_grace_s = drain_grace_s
         self.draining = False
         self.setup = setup
@@ -313,7 +373,7 @@ class SessionManager:
     async def open(self, *, idle_timeout_s: float | None = None, evictable: bool = False) -> Session:
         """Take a slot and start building an environment; wait for it with `Session.ready`.
 
-        At a full server, evictable sessions that were idle for 5 s end for the newcomer, oldest first.
+        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first.
 
         Args:
             idle_timeout_s: seconds of silence after which the session ends; None for never.
@@ -332,15 +392,29 @@ class SessionManager:
         return session
 
     async def _evict_one(self) -> None:
-        idle = [one for one in self._sessions.values() if one.evictable and one.idle_s > EVICT_AFTER_S]
-        if not idle:
+        spare = [(one.spare_s or 0.0, one) for one in self._sessions.values() if one.spare_s is not None]
+        ready = [(age, one) for age, one in spare if age > self.evict_after_s]
+        if not ready:
             raise SessionCapacityError(self.active, self.max_sessions)
-        oldest = max(idle, key=lambda one: one.idle_s)
-        logger.info("session %s was idle for %.1f s: evicted for a newcomer", oldest.id, oldest.idle_s)
+        # one whose call still runs frees its slot only when that has returned: the last to be asked
+        age, oldest = max(ready, key=lambda pair: (not pair[1].machine.busy, pair[0]))
+        logger.info("session %s was unused for %.1f s: evicted for a newcomer", oldest.id, age)
         oldest.end(EndReason.EVICTED)
         _, late = await asyncio.wait([oldest.closed], timeout=EVICTION_WAIT_S)
         if late:
             raise SessionCapacityError(self.active, self.max_sessions)
+
+    @property
+    def evict_after_s(self) -> float:
+        """How long an unused session is safe from newcomers, in seconds."""
+        return EVICT_AFTER_S if self._evict_after_s is None else self._evict_after_s
+
+    @property
+    def retry_after_s(self) -> float:
+        """When a newcomer that was refused may come again, in seconds: when the next slot can be taken from an unused
+        session, if there is one."""
+        ages = [age for one in self._sessions.values() if (age := one.spare_s) is not None]
+        return max(0.1, self.evict_after_s - max(ages)) if ages else RETRY_AFTER_S
 
     def _forget(self, session: Session) -> None:
         self._sessions.pop(session.id, None)

@@ -10,20 +10,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import WebSocket
-from pydantic import ValidationError
 from starlette.websockets import WebSocketDisconnect
 
-from openenv.core.env_server.calls import Call, CallError, clip, refusal, run_call, validation_error
-from openenv.core.env_server.mcp_types import JsonRpcErrorCode, JsonRpcRequest, WSMCPMessage
+from openenv.core.env_server.calls import Call, CallError, refusal, run_call
+from openenv.core.env_server.frames import DECODE_HERE_BYTES, Answer, Frame, decode_frame, read_request
 from openenv.core.env_server.runner import EnvRunner
 from openenv.core.env_server.sessions import EndReason, Session, SessionManager
-from openenv.core.env_server.types import Action, WSCloseMessage, WSResetMessage, WSStateMessage, WSStepMessage
+from openenv.core.env_server.types import Action
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
-from openenv.core.wire.json_codec import MalformedFrame, decode, encode
-from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode
+from openenv.core.wire.json_codec import encode
+from openenv.core.wire.messages import REPLY_TYPE
 
 __all__ = ["PlainSocket"]
 
@@ -33,12 +31,7 @@ MAX_WAITING_FRAMES = 1024
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Past either of these the socket is not read until some frames have been answered."""
 
-DECODE_HERE_BYTES = 16 * 1024
-"""Longest frame whose envelope is parsed on the event loop; the action in it is validated on the session's thread."""
-
 _END_CODES: Mapping[EndReason, int] = {EndReason.IDLE: 4001, EndReason.DRAINING: 1012}
-
-Frame = str | bytes
 
 
 class Inbox:
@@ -126,7 +119,6 @@ class PlainSocket:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._inbox.shut()
             for task in tasks:
                 task.cancel()
             done, _ = await asyncio.wait(tasks)
@@ -140,8 +132,6 @@ class PlainSocket:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
-            if self._session is not None:
-                self._session.touch()
             text = message.get("text")
             await self._inbox.put(text if text is not None else bytes(message.get("bytes") or b""))
 
@@ -208,50 +198,17 @@ class _FrameHandler:
 
     async def __call__(self, runner: EnvRunner) -> bytes:
         small = len(self._frame) <= DECODE_HERE_BYTES
-        call = self._decode() if small else await runner.on_thread(lambda env: self._decode())
-        if isinstance(call, bytes):
-            return call
+        call = self._read() if small else await runner.on_thread(lambda env: self._read())
+        if call is None:
+            self.close = True
+            return b""
+        if isinstance(call, Answer):
+            return encode({"type": call.kind, "data": call.data})
         reply_type = REPLY_TYPE[call.kind]
         return await run_call(runner, call, self._action_cls, lambda data: encode({"type": reply_type, "data": data}))
 
-    def _decode(self) -> Call | bytes:
-        if isinstance(self._frame, bytes):
-            raise CallError(WSErrorCode.INVALID_JSON, "Invalid JSON: frames must be text, not binary")
-        try:
-            message = decode(self._frame)
-        except MalformedFrame as error:
-            raise CallError(WSErrorCode.INVALID_JSON, f"Invalid JSON: {error}") from error
-        kind = message.get("type", "")
-        try:
-            match kind:
-                case "reset":
-                    return Call(CallKind.RESET, WSResetMessage.model_validate(message).data)
-                case "step":
-                    return Call(CallKind.STEP, WSStepMessage.model_validate(message).data)
-                case "state":
-                    WSStateMessage.model_validate(message)
-                    return Call(CallKind.STATE)
-                case "close":
-                    WSCloseMessage.model_validate(message)
-                    self.close = True
-                    return b""
-                case "mcp":
-                    return _mcp_answer(WSMCPMessage.model_validate(message).data)
-        except ValidationError as error:
-            raise validation_error(error) from error
-        raise CallError(WSErrorCode.UNKNOWN_TYPE, f"Unknown message type: {clip(str(kind), 100)}")
-
-
-def _mcp_answer(data: Mapping[str, Any]) -> bytes:
-    """Answer an mcp frame of an environment that has no tools."""
-    try:
-        request_id = JsonRpcRequest.model_validate(data).id
-    except ValidationError as error:
-        code, text, request_id = JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {clip(str(error))}", None
-    else:
-        code, text = JsonRpcErrorCode.INTERNAL_ERROR, "Environment does not support MCP"
-    failure = {"code": int(code), "message": text, "data": None}
-    return encode({"type": "mcp", "data": {"jsonrpc": "2.0", "id": request_id, "error": failure}})
+    def _read(self) -> Call | Answer | None:
+        return read_request(decode_frame(self._frame))
 
 
 def _error_frame(error: CallError) -> bytes:

@@ -167,6 +167,11 @@ class ClientMachine(SessionKeeper):
         call.sends += 1
         return [Send(call)]
 
+    def _call_suspended(self, call: Call, now: float) -> list[Effect]:
+        """Waits for the resume; refused at once only if no call is open whose answer could change that."""
+        refusal = None if self.abandoned else self._refusal(call)
+        return [Fail(call, refusal)] if refusal else self._wait_for_resume(call, now)
+
     def _refuse(self, call: Call, now: float) -> list[Effect]:
         return [Fail(call, self._refusal(call) or self._lost_error())]
 

@@ -119,12 +119,16 @@ class Drop:
         reason: text that came with it.
         detail: what was seen, in words.
         by_us: the close code was ours (a dead peer, an oversized frame).
+        size: bytes of the frame that was too large for us, if that is known.
+        limit: our limit that it was over.
     """
 
     code: int | None = None
     reason: str = ""
     detail: str = "the connection was closed"
     by_us: bool = False
+    size: int | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,8 +178,8 @@ class SessionKeeper:
         limit = re.search(r"limit of (\d+)", drop.reason)
         kept = self._kept(drop) and not drop.by_us
         error = MessageTooLargeError(
-            size=None if drop.by_us else call.size,
-            limit=int(limit.group(1)) if limit else None,
+            size=drop.size if drop.by_us else call.size,
+            limit=drop.limit if drop.by_us else (int(limit.group(1)) if limit else None),
             direction="received" if drop.by_us else "sent",
             outcome=Outcome.APPLIED if drop.by_us else Outcome.NOT_APPLIED,
             session_lost=not kept,

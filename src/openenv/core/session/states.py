@@ -110,7 +110,7 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.SUSPENDED, Event.CONNECT): "wait_for_resume",
     (Row.SUSPENDED, Event.RESET): "wait_for_resume",
     (Row.SUSPENDED, Event.CALL): "call_suspended",
-    (Row.SUSPENDED, Event.SETTLE): "wait_for_resume",
+    (Row.SUSPENDED, Event.SETTLE): "ask",
     (Row.SUSPENDED, Event.OPENING_OVER): "open_elsewhere",
     (Row.SUSPENDED, Event.DIAL_FAILED): "resume_again",
     (Row.SUSPENDED, Event.RESUMED): "resume",

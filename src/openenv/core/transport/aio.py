@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from websockets.exceptions import (
     SecurityError,
     WebSocketException,
 )
-from websockets.frames import Close, Frame, Opcode
+from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.typing import Subprotocol
 
 from openenv.core.exceptions import ConnectError
@@ -163,7 +164,7 @@ class WebSocketTransport:
         try:
             frame = await self.connection.recv(decode=False)
         except (ConnectionClosed, OSError) as error:
-            raise TransportClosed(_drop(error)) from error
+            raise TransportClosed(_drop(error, self._limit)) from error
         if self._limit is not None and len(frame) > self._limit:
             return Oversized(len(frame), self._limit)
         return frame
@@ -195,13 +196,18 @@ class WebSocketTransport:
             pass  # best effort: the server notices a closed socket as well
 
 
-def _drop(error: Exception) -> Drop:
+def _drop(error: Exception, limit: int | None = None) -> Drop:
     """Read how a connection ended. A close code that only we sent is ours."""
     if not isinstance(error, ConnectionClosed):
         return Drop(detail=f"{type(error).__name__}: {error}")
     if error.rcvd is not None and not (error.sent is not None and error.rcvd_then_sent is False):
         text = f" ({error.rcvd.reason})" if error.rcvd.reason else ""
         return Drop(error.rcvd.code, error.rcvd.reason, f"the server closed the connection{text}")
+    if error.sent is not None and error.sent.code == CloseCode.MESSAGE_TOO_BIG:
+        size = re.search(r"frame with (\d+) bytes exceeds", error.sent.reason)  # not told for a message in fragments
+        detail = "a reply was far over this client's size limit"
+        found = int(size.group(1)) if size else None
+        return Drop(error.sent.code, error.sent.reason, detail, by_us=True, size=found, limit=limit)
     if error.sent is not None:
         silent = "keepalive" in error.sent.reason
         detail = "the server stopped answering pings" if silent else f"the connection failed ({error.sent.reason})"
