@@ -152,6 +152,7 @@ class Turn:
             "unknown": self.spent("clones"),
             "protocol": self.spent("clones"),
             "closed": self.spent("clones"),
+            "connection": self.spent("clones"),  # the other holder has closed it
             "never_called": self.spent("cuts"),
             "unreachable": self.giving_up,
         }
