@@ -262,6 +262,8 @@ class ClientMachine(SessionKeeper):
         call = self._in_flight()
         self.call = None
         self.state = self._return_to
+        if call.sends:  # a reset that was sent in an earlier session may have run there (E23)
+            error.outcome = Outcome.UNKNOWN
         return [Fail(call, error)]
 
     # -------------------------------------------------------------- answers

@@ -213,8 +213,10 @@ class SessionKeeper:
         delay = 0.0 if call.sends == 1 else self._backoff.delay(call.sends)
         return [*warnings, Dial(delay)]
 
-    def _drop_lost(self, _: Any, now: float) -> list[Effect]:
+    def _drop_lost(self, drop: Drop | None, now: float) -> list[Effect]:
+        """The session of a reset that failed may be leased now: it must not lock us out (E25)."""
         self._forget_socket()
+        self._keep_lease("replaced" if drop is not None and drop.code == CloseCode.REPLACED else "")
         return [CloseSocket()]
 
     # -------------------------------------------------------------- the caller gives up
