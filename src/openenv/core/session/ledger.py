@@ -89,7 +89,7 @@ class Ledger:
         """
         if seq is None:
             seq = self.last_seq + 1
-        if seq == self.last_seq:
+        if seq == self.last_seq > 0:
             return self._again(seq, digest)
         if self.running:
             return self._refuse(seq, V1ErrorCode.BUSY, "Another call of this session is still running")
