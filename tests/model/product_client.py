@@ -8,7 +8,27 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple
 
-from openenv.core.exceptions import CapacityError, ConnectError, LateResultError, OpenEnvError, Outcome, OutcomeUnknownError, ServerError
+from model.roles import (
+    BUSY,
+    CANCELLED,
+    CUT_SHORT,
+    FAILED,
+    FINAL,
+    MISMATCH,
+    OK,
+    OUT_OF_ORDER,
+    RESET,
+    SETTLE,
+)
+from openenv.core.exceptions import (
+    CapacityError,
+    ConnectError,
+    LateResultError,
+    OpenEnvError,
+    Outcome,
+    OutcomeUnknownError,
+    ServerError,
+)
 from openenv.core.session.backoff import Backoff
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import (
@@ -34,19 +54,6 @@ from openenv.core.session.opening import Opening, SessionOpened
 from openenv.core.session.states import State
 from openenv.core.wire.messages import Reply
 from openenv.core.wire.v1 import Lost, LostReason, Open, Release, Resume, Resumed, Welcome
-
-from model.roles import (
-    BUSY,
-    CANCELLED,
-    CUT_SHORT,
-    FAILED,
-    FINAL,
-    MISMATCH,
-    OK,
-    OUT_OF_ORDER,
-    RESET,
-    SETTLE,
-)
 
 EVENTS = {RESET: Event.RESET, SETTLE: Event.SETTLE}
 ERRORS = {
@@ -325,5 +332,3 @@ def _reply(frame: tuple[Any, ...]) -> Reply:
             code, applied = ERRORS[result]
             return Reply("error", {"code": code, "message": result, "applied": applied, "cid": cid}, n)
     raise AssertionError(frame)
-
-
