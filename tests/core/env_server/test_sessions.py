@@ -221,7 +221,7 @@ async def test_a_running_call_is_never_idle(env: type[CountEnv]) -> None:
 async def test_a_session_that_never_heard_anything_ends_and_one_that_did_stays(
     env: type[CountEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "SILENT_S", 0.1)
+    monkeypatch.setattr("openenv.core.env_server.session.SILENT_S", 0.1)
     two = manager(env)
     silent, spoken = await opened(two), await opened(two)
     await spoken.call(note)

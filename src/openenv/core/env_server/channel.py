@@ -34,7 +34,6 @@ FAILED = 1011
 """Close code of a session that could not begin."""
 
 _LOST: Mapping[EndReason, LostReason] = {
-    EndReason.DROPPED: LostReason.NEVER_CALLED,  # any other session that can be resumed is leased when it is dropped
     EndReason.IDLE: LostReason.IDLE,
     EndReason.EVICTED: LostReason.EVICTED,
     EndReason.EXPIRED: LostReason.EXPIRED,
@@ -235,6 +234,16 @@ class Channel:
         else:
             self.peer.finish(*words)
 
+    @property
+    def lost(self) -> LostReason | None:
+        """Why the session cannot be resumed; None while it can."""
+        if not self.session.ending.done():
+            return None
+        reason = self.session.ending.result()
+        if reason is EndReason.DROPPED and self._ledger.last_seq == 0:
+            return LostReason.NEVER_CALLED
+        return _LOST.get(reason, LostReason.CLOSED)
+
     def _stop_lease(self) -> None:
         if self._lease is not None:
             self._lease.cancel()
@@ -255,28 +264,30 @@ class Channels:
         self._channels: dict[str, Channel] = {}
 
     def add(self, channel: Channel) -> None:
-        """Keep a channel until its session ends."""
+        """Keep a channel until its environment is closed."""
         session = channel.session
         self._channels[session.id] = channel
-        session.ending.add_done_callback(lambda ending: self._over(channel, ending.result()))
+        session.ending.add_done_callback(lambda _: self._over(channel))
+        session.closed.add_done_callback(lambda _: self._channels.pop(session.id, None))
 
     def find(self, session: str) -> Channel | LostReason:
         """The channel of an open session, or why there is none."""
         channel = self._channels.get(session)
         if channel is None:
             return self.ended.reason(session)
-        if channel.session.ending.done():
-            return _lost(channel.session.ending.result())
-        return channel
+        return channel.lost or channel
 
-    def _over(self, channel: Channel, reason: EndReason) -> None:
-        self._channels.pop(channel.session.id, None)
-        self.ended.add(channel.session.id, _lost(reason))
-        channel.over(reason)
+    def release(self, session: str, token: str) -> Session | None:
+        """End a session for whoever holds its token. Returns it, if it has not been closed yet."""
+        channel = self._channels.get(session)
+        if channel is None or not channel.tokens.holds(token):
+            return None
+        channel.session.end(EndReason.CLOSED)
+        return channel.session
 
-
-def _lost(reason: EndReason) -> LostReason:
-    return _LOST.get(reason, LostReason.CLOSED)
+    def _over(self, channel: Channel) -> None:
+        self.ended.add(channel.session.id, channel.lost or LostReason.CLOSED)
+        channel.over(channel.session.ending.result())
 
 
 def _is_number(seq: Any) -> bool:

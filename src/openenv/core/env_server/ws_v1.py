@@ -221,7 +221,7 @@ class V1Socket:
                 return None
             await self._take(frame, self._channel)
             while self._unsent_bytes > MAX_UNSENT_BYTES and not self._ended.done():
-                await asyncio.sleep(0.05)
+                await self._change()
         return None
 
     async def _receive(self) -> Frame | None:
@@ -286,10 +286,9 @@ class V1Socket:
         return None
 
     def _release(self, ask: Release) -> None:
-        channel = self._server.channels.find(ask.session)
-        if isinstance(channel, Channel) and channel.tokens.holds(ask.token):
-            self._released.append(channel.session)
-            channel.session.end(EndReason.CLOSED)
+        session = self._server.channels.release(ask.session, ask.token)
+        if session is not None:
+            self._released.append(session)
 
     async def _open(self, ask: Open) -> None:
         if self._released:  # the newcomer's own former sessions must not lock it out (E25)
