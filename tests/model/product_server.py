@@ -24,7 +24,7 @@ from model.roles import (
 )
 from openenv.core.env_server import channel as channel_module
 from openenv.core.env_server.channel import Channel, Channels
-from openenv.core.env_server.sessions import EndReason, Session
+from openenv.core.env_server.session import EndReason, Session
 from openenv.core.env_server.ws_v1 import V1Socket
 from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing, _digest, _Token
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
     drawn: int = 0
     run: tuple[int, str] | None = None
     cancelled: bool = False
-    over: bool = False
+    over: EndReason | None = None
 
 
 class PS(NamedTuple):
@@ -271,7 +271,7 @@ class _Turn:
         session._loop = _LOOP
         session._close_env = SimpleNamespace(set=lambda: None)
         session._runner = SimpleNamespace(cancel=lambda: self._cancelled(kept.sid))
-        session.ending = _Future(EndReason.CLOSED if kept.over else None)
+        session.ending, session.closed = _Future(kept.over), _Future()
         channel = Channel.__new__(Channel)
         channel.session, channel.uses = session, frozenset(Feature)
         channel._numbered, channel._grace_s, channel._lease, channel._last_words = True, 600.0, None, None
@@ -283,18 +283,21 @@ class _Turn:
         channel.peer = self.peer(kept.sock) if kept.sock >= 0 else None
         if channel.peer is not None:
             channel.peer._channel = channel  # type: ignore[attr-defined]
-        if not kept.over:
+        if kept.over is None:
             self.channels.add(channel)
+        else:
+            self.channels._channels[session.id] = channel
         return _Live(session, channel, kept, drawn)
 
     def _kept(self, one: _Live) -> Kept:
         ring, ledger, peer = one.channel.tokens, one.channel._ledger, one.channel.peer
         tokens = [(token.digest, token.attempt) for token in (ring._current, ring._told) if token is not None]
         run, cancelled = self.runs[one.kept.sid]
-        over = one.session.machine.over
+        over = one.session.ending.result()
+        assert (over is not None) == one.session.machine.over
         return Kept(
             one.kept.sid,
-            NOBODY if over or peer is None else peer._sock,  # type: ignore[attr-defined]
+            NOBODY if over is not None or peer is None else peer._sock,  # type: ignore[attr-defined]
             one.session.machine.state,
             tuple(tokens),
             (ledger.last_seq, ledger.running, ledger._digest, ledger._reply),
@@ -368,7 +371,7 @@ class _Turn:
         if result == CANCELLED:
             self.effects.append(("undone", sid, run[0]))
         effect = one.session.machine.receive(Event.CALL_DONE)
-        assert (effect is Effect.CLOSE_ENV) == one.kept.over
+        assert (effect is Effect.CLOSE_ENV) == (one.kept.over is not None)
         one.channel._reply(_reply(one.channel._ledger.last_seq, run[0], result))
 
     def free(self, one: _Live) -> None:

@@ -14,6 +14,11 @@ from model.product_server import ProductServer
 from model.server import Server
 from model.state import Bounds, Left
 from model.world import World
+from openenv.core.session.events import Call, Effect, Send
+from openenv.core.session.keeping import SessionKeeper
+from openenv.core.session.leases import TokenRing
+from openenv.core.session.ledger import Ledger, Todo, Verdict, error_frame
+from openenv.core.wire.v1 import Resumed
 
 PAIRS: dict[str, tuple[Any, Any]] = {"its client and its server": (ProductClient, ProductServer)}
 if SOAKING:
@@ -69,6 +74,69 @@ def test_the_explorer_sees_through_the_package(name: str) -> None:
     """Against a peer that leaves a clause out, the package's machines are seen to fail: the adapters hide nothing."""
     client, server, finds, bounds = CONTROLS[name]
     report = explore(World(client, server, bounds), seeking=finds)
+    print(report)
+    assert report.violation is not None
+    assert finds in report.violation
+
+
+# ---------------------------------------------------------------- the package with a clause taken out of it
+
+_present, _request = TokenRing.present, Ledger.request
+
+
+def _void_at_once(ring: TokenRing, token: str, attempt: int) -> Any:
+    verdict = _present(ring, token, attempt)
+    ring.arrived()
+    return verdict
+
+
+def _without_attempts(ring: TokenRing, token: str, attempt: int) -> Any:
+    ring._current.attempt = 0
+    return _present(ring, token, attempt)
+
+
+def _without_dedupe(ledger: Ledger, seq: int | None, digest: bytes) -> Verdict:
+    if seq == ledger.last_seq and not ledger.running:
+        ledger.last_seq -= 1
+    return _request(ledger, seq, digest)
+
+
+def _forgetful(ledger: Ledger, seq: int) -> Verdict:
+    if ledger.running or seq != ledger.last_seq + 1:
+        return Verdict(Todo.CANCEL if ledger.running else Todo.NOTHING)
+    return Verdict(Todo.SEND, error_frame(seq, "CANCELLED", "forgotten", applied=False))
+
+
+def _sends_again(keeper: SessionKeeper, call: Call | None, answer: Resumed, now: float) -> list[Effect]:
+    return [] if call is None else [Send(call)]
+
+
+def _keeps_nothing(keeper: SessionKeeper, reason: str = "") -> None:
+    keeper.lease, keeper.features = None, frozenset()
+
+
+IMPATIENT = Bounds((3,), Left(cuts=1, give_ups=1))
+
+MUTATIONS: dict[str, tuple[str, Bounds, list[tuple[type, str, Any]]]] = {
+    # what is taken out: (words of the violation, bounds, methods replaced)
+    "deduplication, with a client that sends again": (
+        "ran twice",
+        Bounds((1,), Left(cuts=1)),
+        [(Ledger, "request", _without_dedupe), (SessionKeeper, "_go_on", _sends_again)],
+    ),
+    "the old token's life": ("without need: unknown", CUTS, [(TokenRing, "present", _void_at_once)]),
+    "the attempts": ("without need: replaced", CUTS, [(TokenRing, "present", _without_attempts)]),
+    "the memory of early cancels": ("without need: protocol", IMPATIENT, [(Ledger, "cancel", _forgetful)]),
+    "the leases that a client keeps": ("waits for ever", IMPATIENT, [(SessionKeeper, "_keep_lease", _keeps_nothing)]),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_explorer_misses_what_is_taken_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    finds, bounds, replaced = MUTATIONS[name]
+    for where, method, instead in replaced:
+        monkeypatch.setattr(where, method, instead)
+    report = explore(World(ProductClient(), ProductServer(), bounds), seeking=finds)
     print(report)
     assert report.violation is not None
     assert finds in report.violation
