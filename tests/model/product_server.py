@@ -351,14 +351,14 @@ class _Turn:
         if channel is None:
             return
         sid = int(channel.session.id)
-        before = channel._ledger.last_seq
+        ran = channel._ledger.running
         try:
             peer._take(_bytes(frame), channel).send(None)
         except StopIteration:
             pass
         else:
             raise AssertionError("a small frame is taken without waiting")
-        if frame[0] == "call" and channel._ledger.last_seq != before:
+        if channel._ledger.running and not ran:
             self.runs[sid] = ((frame[2], frame[3]), False)
             self.effects.append(("started", sid, frame[2], frame[3]))
 
