@@ -184,7 +184,7 @@ class Session:
 
     def resume(self) -> None:
         """A client has come back, while the session was leased or before its former socket was known to be gone."""
-        if self.machine.state is not State.OPENING:
+        if self.machine.state is not State.OPENING:  # there, only its first call waits: no state depends on a socket
             self.machine.receive(Event.RESUME)
         self.leased_at = None
         self.touch()
