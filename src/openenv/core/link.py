@@ -179,7 +179,9 @@ class EnvLink:
         """The time is over, or the caller was cancelled, while the call had its turn."""
         timed_out = scope.expired()
         if answer.cancelled():  # as the awaiting task was; the machine's verdict needs a place
-            answer = self._answer = self.loop.create_future()
+            if self._answer is None or self._answer is answer:
+                self._answer = self.loop.create_future()
+            answer = self._answer
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
         if not answer.done() or answer.exception() is None:
@@ -257,7 +259,11 @@ class EnvLink:
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
         answer = self._answer
-        if answer is None or answer.done():
+        if answer is None:
+            return
+        if answer.cancelled():  # its caller is about to learn that it gave up, and asks here what has come meanwhile
+            answer = self._answer = self.loop.create_future()
+        if answer.done():
             return
         if error is not None:
             answer.set_exception(error)
