@@ -272,17 +272,18 @@ class EnvLink:
 
     async def _flush(self) -> None:
         """Write the frame that the machine wants sent."""
+        transport, frame = self._transport, self._outgoing()
+        if transport is not None and frame is not None:
+            await _send_if_open(transport, frame)
+
+    def _outgoing(self) -> bytes | None:
         call, self._unsent = self._unsent, None
-        transport = self._transport
-        if call is None or transport is None:
-            return
+        if call is None:
+            return None
         frame = self._frames[call]
         if self.machine.numbered:  # the same bytes whenever it is sent in this session (E9)
             frame = b'{"seq":%d,%b' % (call.seq, frame[1:])
-        try:
-            await transport.send(frame)
-        except TransportClosed:
-            pass  # the reader meets the same end and tells the machine how it came
+        return frame
 
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
@@ -372,6 +373,9 @@ class EnvLink:
             except MalformedFrame as error:
                 reply = Reply("malformed", {"message": str(error)})
             self._feed(Event.RECEIVED, reply)
+            request = self._outgoing()
+            if request is not None:  # the fate of a call that was given up is known, and the next one has its turn
+                self._send_soon(request)
 
     def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
         if transport is self._transport:
