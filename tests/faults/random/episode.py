@@ -31,7 +31,7 @@ from openenv.core.wire.v1 import Lease
 from openenv.testing import FaultProxy, ServerProcess
 from openenv.testing.oracle import Event
 
-__all__ = ["Episode", "verify"]
+__all__ = ["Episode", "closed_wrongly", "left_open", "verify"]
 
 PING_S = 0.5
 PATIENCE_S = 60.0
@@ -41,10 +41,12 @@ POLL_S = 0.003
 
 @dataclass
 class Told:
-    """What the caller knows of one step. ``outcome``: None for an answer."""
+    """What the caller knows of one step: when it was made, the episode and its environment; and ``outcome``, None for
+    an answer."""
 
     mark: str
     reset: str | None
+    board: str
     outcome: Outcome | None = Outcome.UNKNOWN
     env: str = ""
 
@@ -135,7 +137,7 @@ class Episode:
 
     async def _step(self, act: Act) -> None:
         mark = f"{self.name}.s{next(self._numbers)}"
-        told = self.told[mark] = Told(mark, self._episode)
+        told = self.told[mark] = Told(mark, self._episode, self._env)
         action = {"op": act.op, "arg": act.arg, "mark": mark}
         try:
             result = await self._patiently(act, "step", action)
@@ -243,8 +245,10 @@ class Episode:
         told.outcome, told.env = None, seen["env"]
         if seen["mark"] != mark:
             self.wrong(f"the answer of {seen['mark']} was given to {mark}")
-        if seen["env"] != self._env:
-            self.wrong(f"{mark} ran on {seen['env']}, and its episode is on {self._env}")
+        if seen["env"] != told.board:
+            self.wrong(f"{mark} ran on {seen['env']}, and its episode is on {told.board or 'none'}")
+        if told.reset != self._episode:
+            return  # late, and the caller has begun a reset since
         if self._count is not None and seen["count"] != self._count + 1:
             self.wrong(f"{mark} was step {seen['count']} of its episode, and the caller knows of {self._count} before")
         self._count = seen["count"]
@@ -260,7 +264,7 @@ class Episode:
         if self.schedule.ends != "close_busy" or self._episode is None:
             return await self.client.close()
         mark = f"{self.name}.s{next(self._numbers)}"
-        told = self.told[mark] = Told(mark, self._episode)
+        told = self.told[mark] = Told(mark, self._episode, self._env)
         step = asyncio.create_task(self._last_step(mark, told))
         await asyncio.sleep(0)
         await self.client.close()
@@ -367,4 +371,29 @@ def _judge(episode: Episode, begun: dict[str, list[Event]], episode_of: dict[str
             wrong.append(f"{mark} ran, and its caller was told that it did not")
         if len({run.env for run in runs}) < len(runs):
             wrong.append(f"{mark} ran twice on one environment")
+    return wrong
+
+
+def left_open(events: Iterable[Event]) -> set[str]:
+    """Environments that were made, and whose ``close()`` has not returned."""
+    made: set[str] = set()
+    closed: set[str] = set()
+    for event in events:
+        made.add(event.env)
+        if event.event == "close" and event.phase == "end":
+            closed.add(event.env)
+    return made - closed
+
+
+def closed_wrongly(events: Iterable[Event]) -> list[str]:
+    """Environments that were closed twice, or used when they were closed."""
+    over: set[str] = set()
+    wrong = []
+    for event in events:
+        if event.phase != "begin":
+            continue
+        if event.env in over:
+            wrong.append(f"{event.event} {event.mark} on {event.env} after its close")
+        if event.event == "close":
+            over.add(event.env)
     return wrong
