@@ -300,7 +300,10 @@ class Episode:
                 deadline = asyncio.get_running_loop().time() + 4 * PING_S
                 while proxy.accepted == number and asyncio.get_running_loop().time() < deadline:
                     await asyncio.sleep(POLL_S)
-                await asyncio.to_thread(proxy.cut, "rst", number)
+                if fault.mode == "fin":  # what was held arrives after all, on a socket that its client has left
+                    proxy.release("both", number)
+                else:
+                    await asyncio.to_thread(proxy.cut, "rst", number)
             case "refuse":
                 proxy.refuse("rst")
                 await asyncio.sleep(fault.after_s)

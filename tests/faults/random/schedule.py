@@ -40,7 +40,8 @@ class Act:
 class Fault:
     """What the network does.
 
-    ``cut``: after ``count`` more bytes one way. ``hole``: nothing passes on the open connection any more.
+    ``cut``: after ``count`` more bytes one way. ``hole``: nothing passes on the open connection any more, until it is
+    reset, or what was held arrives late.
     ``refuse``: no new connections for a while. ``ghost``: a resume of long ago arrives late. ``takeover``: another
     holder of the token resumes. ``kill``: the server is killed, and started anew.
     """
