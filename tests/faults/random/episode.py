@@ -17,7 +17,7 @@ from typing import Any
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from faults.random.schedule import Act, Fault, Schedule
+from faults.random.schedule import Act, Cut, Fault, Schedule
 from openenv import GenericEnvClient
 from openenv.core.exceptions import (
     LateResultError,
@@ -28,15 +28,37 @@ from openenv.core.exceptions import (
     SessionLostError,
 )
 from openenv.core.wire.v1 import Lease
-from openenv.testing import FaultProxy, ServerProcess
+from openenv.testing import FaultProxy, ServerProcess, _forward
 from openenv.testing.oracle import Event
 
-__all__ = ["Episode", "closed_wrongly", "left_open", "verify"]
+__all__ = ["CuttingProxy", "Episode", "closed_wrongly", "left_open", "verify"]
 
 PING_S = 0.5
 PATIENCE_S = 60.0
 """How long a caller who does not give up waits: past it something has stalled."""
 POLL_S = 0.003
+
+
+class CuttingProxy(FaultProxy):
+    """Goes through the cuts of a schedule: each begins to count its bytes at the very moment of the one before it."""
+
+    def __init__(self, port: int, cuts: Iterable[Cut]) -> None:
+        super().__init__("127.0.0.1", port)
+        self._to_come = list(cuts)
+        self._seen = 0
+        self.arm()
+
+    def arm(self) -> None:
+        """Let the next cut come."""
+        if self._to_come:
+            cut = self._to_come.pop(0)
+            self._shared.rules[cut.direction].cut = _forward.Cut(cut.count, cut.mode)  # type: ignore[arg-type]
+
+    def _tell(self) -> None:
+        if self._shared.cuts > self._seen:
+            self._seen = self._shared.cuts
+            self.arm()
+        super()._tell()
 
 
 @dataclass
@@ -57,7 +79,7 @@ class Episode:
 
     schedule: Schedule
     server: ServerProcess
-    proxy: FaultProxy
+    proxy: CuttingProxy
     told: dict[str, Told] = field(default_factory=dict)
     resets: dict[str, Outcome | None] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -289,27 +311,23 @@ class Episode:
     async def _befall(self, fault: Fault) -> None:
         proxy = self.proxy
         match fault.kind:
-            case "cut":
-                before = proxy.wait_for_cuts(0)
-                proxy.cut_after(fault.count, fault.direction, fault.mode)  # type: ignore[arg-type]
-                while proxy.wait_for_cuts(0) == before:
-                    await asyncio.sleep(POLL_S)
             case "hole":
                 number = proxy.accepted
                 proxy.black_hole(number)
                 deadline = asyncio.get_running_loop().time() + 4 * PING_S
                 while proxy.accepted == number and asyncio.get_running_loop().time() < deadline:
                     await asyncio.sleep(POLL_S)
-                if fault.mode == "fin":  # what was held arrives after all, on a socket that its client has left
+                if fault.late:  # what was held arrives after all, on a socket that its client has left
+                    await asyncio.sleep(fault.after_s)
                     proxy.release("both", number)
                 else:
                     await asyncio.to_thread(proxy.cut, "rst", number)
             case "refuse":
                 proxy.refuse("rst")
-                await asyncio.sleep(fault.after_s)
-                await asyncio.to_thread(proxy.cut, fault.mode)
+                await asyncio.to_thread(proxy.cut, "rst")
                 await asyncio.sleep(4 * fault.after_s)
                 proxy.heal()
+                proxy.arm()
             case "ghost":
                 await self._resume_elsewhere(self._first_lease, attempt=0)
             case "takeover":

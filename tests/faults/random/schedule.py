@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-__all__ = ["Act", "Fault", "Schedule", "draw"]
+__all__ = ["Act", "Cut", "Fault", "Schedule", "draw"]
 
 REQUEST_BYTES = 1500
 REPLY_BYTES = 2500
@@ -37,28 +37,42 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What the network does.
+class Cut:
+    """The connection that carries them is cut after ``count`` more bytes one way, counted from the cut before."""
 
-    ``cut``: after ``count`` more bytes one way. ``hole``: nothing passes on the open connection any more, until it is
-    reset, or what was held arrives late.
+    count: int
+    direction: str
+    mode: str
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What else befalls an episode, ``after_s`` seconds after the fault before it.
+
+    ``hole``: nothing passes on the open connection any more, until it is
+    reset or (``late``) what was held arrives after all.
     ``refuse``: no new connections for a while. ``ghost``: a resume of long ago arrives late. ``takeover``: another
     holder of the token resumes. ``kill``: the server is killed, and started anew.
     """
 
     kind: str
     after_s: float = 0.0
-    count: int = 0
-    direction: str = "request"
-    mode: str = "rst"
+    late: bool = False
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """``gentle``: nothing in it may cost the session. ``ends``: ``close``, or ``close_busy`` with a call in flight."""
+    """What befalls one episode.
+
+    Attributes:
+        cuts: one after another.
+        gentle: nothing in it may cost the session.
+        ends: ``close``, or ``close_busy`` with a call in flight.
+    """
 
     seed: int
     acts: tuple[Act, ...]
+    cuts: tuple[Cut, ...]
     faults: tuple[Fault, ...]
     ends: str
     gentle: bool
@@ -68,13 +82,15 @@ def draw(seed: int, *, kills: bool = False) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed)
     acts = tuple(_act(rng) for _ in range(rng.randint(3, 8)))
-    faults = [_first_cut(seed, rng), *(_fault(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 3))))]
+    cuts = (_first_cut(seed, rng), *(_cut(rng) for _ in range(rng.choice((0, 0, 1, 1, 2, 3)))))
+    faults = [_fault(rng) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
     if kills:
-        faults.insert(rng.randint(0, len(faults)), Fault("kill", after_s=rng.uniform(0, 0.05)))
+        faults.insert(rng.randint(0, len(faults)), Fault("kill", rng.uniform(0, 0.05)))
     elif rng.random() < 0.1:
-        faults.append(Fault("takeover", after_s=rng.uniform(0, 0.05)))
+        faults.append(Fault("takeover", rng.uniform(0, 0.05)))
     gentle = all(fault.kind not in ("takeover", "kill") for fault in faults)
-    return Schedule(seed, acts, tuple(faults), "close_busy" if rng.random() < 0.1 else "close", gentle)
+    ends = "close_busy" if rng.random() < 0.1 else "close"
+    return Schedule(seed, acts, cuts, tuple(faults), ends, gentle)
 
 
 def _act(rng: random.Random) -> Act:
@@ -88,15 +104,18 @@ def _act(rng: random.Random) -> Act:
     return Act("step", op, arg, patience, by_timeout)
 
 
-def _first_cut(seed: int, rng: random.Random) -> Fault:
+def _first_cut(seed: int, rng: random.Random) -> Cut:
     place = seed * STRIDE % (REQUEST_BYTES + REPLY_BYTES)
     mode = rng.choice(("rst", "fin"))
     if place < REQUEST_BYTES:
-        return Fault("cut", count=place, direction="request", mode=mode)
-    return Fault("cut", count=place - REQUEST_BYTES, direction="reply", mode=mode)
+        return Cut(place, "request", mode)
+    return Cut(place - REQUEST_BYTES, "reply", mode)
+
+
+def _cut(rng: random.Random) -> Cut:
+    return Cut(rng.randrange(OPENING_BYTES), rng.choice(("request", "reply")), rng.choice(("rst", "fin")))
 
 
 def _fault(rng: random.Random) -> Fault:
-    kind = rng.choices(("cut", "hole", "refuse", "ghost"), (65, 10, 10, 15))[0]
-    count, direction = rng.randrange(OPENING_BYTES), rng.choice(("request", "reply"))
-    return Fault(kind, rng.uniform(0.0, 0.05), count, direction, rng.choice(("rst", "fin")))
+    kind = rng.choices(("hole", "refuse", "ghost"), (40, 20, 40))[0]
+    return Fault(kind, rng.uniform(0.0, 0.05), late=rng.random() < 0.6)

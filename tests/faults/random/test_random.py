@@ -12,27 +12,36 @@ from pathlib import Path
 
 import pytest
 
-from faults.random.episode import Episode, closed_wrongly, left_open, verify
+from faults.random import episode as episode_module
+from faults.random.episode import CuttingProxy, Episode, closed_wrongly, left_open, verify
 from faults.random.schedule import draw
-from openenv.testing import FaultProxy, Oracle, ServerProcess
+from openenv.core.session.events import Call, Effect, Op, Send
+from openenv.core.session.keeping import SessionKeeper
+from openenv.core.wire.v1 import Resumed
+from openenv.testing import Oracle, ServerProcess
 
 EPISODES = int(os.environ.get("OPENENV_RANDOM_EPISODES", "500"))
 SEED = os.environ.get("OPENENV_RANDOM_SEED")
 BATCHES = 1 if SEED else 10
 KILLS = 0 if SEED else max(1, EPISODES // 50)
 AT_ONCE = 8
+CONTROL_EPISODES = 400
 GRACE_S = 15.0
 """How long the server keeps a session: longer than any outage of a schedule."""
 
 
-def _server(folder: Path) -> tuple[ServerProcess, Path]:
+def _server(folder: Path, broken: str = "") -> tuple[ServerProcess, Path]:
     log = folder / "events.jsonl"
     environ = {
         "OPENENV_COUNTING_LOG": str(log),
         "OPENENV_COUNTING_CAPACITY": "256",
         "OPENENV_LEASE_GRACE_S": str(GRACE_S),
     }
-    return ServerProcess("openenv.testing.counting:app", environ=environ), log
+    if not broken:
+        return ServerProcess("openenv.testing.counting:app", environ=environ), log
+    folders = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    environ |= {"OPENENV_BROKEN": broken, "PYTHONPATH": folders}
+    return ServerProcess("faults.random.broken:app", environ=environ), log
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +64,9 @@ async def _play(seeds: list[int], server: ServerProcess, at_once: int, *, kills:
 
     async def play_some() -> None:
         for seed in waiting:
-            with FaultProxy("127.0.0.1", server.port) as proxy:
-                episode = Episode(draw(seed, kills=kills), server, proxy)
+            schedule = draw(seed, kills=kills)
+            with CuttingProxy(server.port, schedule.cuts) as proxy:
+                episode = Episode(schedule, server, proxy)
                 episodes.append(episode)
                 await episode.play()
 
@@ -101,3 +111,37 @@ async def test_nothing_is_left_open(shared: tuple[ServerProcess, Path]) -> None:
         while left_open(Oracle(log).events):
             await asyncio.sleep(1.0)
     assert closed_wrongly(Oracle(log).events) == []
+
+
+# ---------------------------------------------------------------- controls: what the schedule and its judge can see
+
+
+def _sends_again(keeper: SessionKeeper, call: Call | None, answer: Resumed, now: float) -> list[Effect]:
+    return [] if call is None or call.op is not Op.STEP else [Send(call)]
+
+
+CONTROLS = {
+    # what is taken out of the server: (words of the verdict, methods of the client replaced)
+    "dedupe": ("ran 2 times", [("_go_on", _sends_again)]),
+    "old_token": ("the session was lost", []),
+    "old_sockets": ("ran 2 times", []),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("broken", CONTROLS)
+async def test_a_broken_end_is_seen(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are played until one is condemned; the last of them must be."""
+    finds, replaced = CONTROLS[broken]
+    for method, instead in replaced:
+        monkeypatch.setattr(SessionKeeper, method, instead)
+    monkeypatch.setattr(episode_module, "PATIENCE_S", 5.0)
+    server, log = _server(tmp_path, broken)
+    wrong: list[str] = []
+    with server:
+        for first in range(0, CONTROL_EPISODES, 40):
+            wrong = verify(await _play(list(range(first, first + 40)), server, AT_ONCE), Oracle(log).events)
+            if any(finds in one for one in wrong):
+                return
+    raise AssertionError(f"nothing was found of what {broken} does, but {wrong}")
