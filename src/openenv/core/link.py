@@ -184,19 +184,32 @@ class EnvLink:
             answer = self._answer
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
-        if not answer.done() or answer.exception() is None:
+        error = answer.exception() if answer.done() else None
+        if not answer.done() or error is None:
             reply = answer.result() if answer.done() else None
             self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call, reply))
+        elif isinstance(error, OpenEnvError):
+            self._untold("cancelled", call, error)
         if answer.done():
             answer.exception()  # seen, also if the cancellation hides it
         if timed_out:
             return answer.result()
         raise asyncio.CancelledError
 
-    def interrupted(self, op: Op) -> None:
-        """A finished call whose result reached nobody (its thread was interrupted)."""
-        if self.machine.call is None:
-            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op), self._last_reply))
+    def interrupted(self, op: Op, error: BaseException | None = None) -> None:
+        """A finished call whose result, or error, reached nobody (its thread was interrupted)."""
+        if self.machine.call is not None:
+            return
+        call = self.machine.new_call(op)
+        if error is None:
+            self._feed(Event.GAVE_UP, GaveUp("interrupted", call, self._last_reply))
+        elif isinstance(error, OpenEnvError):
+            self._untold("interrupted", call, error)
+
+    def _untold(self, cause: str, call: Call, error: OpenEnvError) -> None:
+        """An error that reached nobody: what it says of an action that was applied is kept for the next call."""
+        if self.machine.numbered and error.outcome is not Outcome.NOT_APPLIED:
+            self._feed(Event.GAVE_UP, GaveUp(cause, call, error=error))
 
     async def close(self) -> None:
         """End the session. Bounded: about a second, whatever the server does."""

@@ -51,7 +51,9 @@ class IoThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def bridge(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    async def bridge(
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
+    ) -> T:
         """Run a coroutine on the I/O thread and await it on another event loop.
 
         Args:
@@ -63,17 +65,20 @@ class IoThread:
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if not future.cancel() and not future.cancelled() and future.exception() is None:
-                self.loop.call_soon_threadsafe(interrupted)
+            if not future.cancel() and not future.cancelled():
+                self.loop.call_soon_threadsafe(interrupted, future.exception())
             raise
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    def run(
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
+    ) -> T:
         """Run a coroutine on the I/O thread and wait for it.
 
         Args:
             work: makes the coroutine; called on the I/O thread.
             interrupted: called on the I/O thread when the waiting thread was interrupted (Ctrl-C, a signal handler
-                that raises) although the coroutine had finished: its result reached nobody.
+                that raises) although the coroutine had finished: its result reached nobody. Its argument is the
+                coroutine's error, if it had one.
 
         Raises:
             RuntimeError: called on the I/O thread itself, which would wait for ever.
@@ -87,12 +92,14 @@ class IoThread:
         except BaseException as error:
             if future.done() and not future.cancelled() and future.exception() is error:
                 raise
-            if not future.cancel() and future.exception() is None:
-                self.loop.call_soon_threadsafe(interrupted)
+            if not future.cancel() and not future.cancelled():
+                self.loop.call_soon_threadsafe(interrupted, future.exception())
             raise
 
 
-def _start(work: Callable[[], Coroutine[Any, Any, T]], future: Future[T], interrupted: Callable[[], object]) -> None:
+def _start(
+    work: Callable[[], Coroutine[Any, Any, T]], future: Future[T], interrupted: Callable[[BaseException | None], object]
+) -> None:
     """Run on the I/O thread: start the coroutine and tie its fate to the future, both ways."""
     if future.cancelled():
         return
@@ -106,8 +113,8 @@ def _start(work: Callable[[], Coroutine[Any, Any, T]], future: Future[T], interr
     def finished(task: asyncio.Task[T]) -> None:
         error = None if task.cancelled() else task.exception()
         if not future.set_running_or_notify_cancel():
-            if error is None and not task.cancelled():
-                interrupted()
+            if not task.cancelled():
+                interrupted(error)
         elif task.cancelled():
             future.set_exception(asyncio.CancelledError())
         elif error is not None:
