@@ -15,8 +15,9 @@ _request, _present = ledger.Ledger.request, leases.TokenRing.present
 
 
 def _without_dedupe(self: Any, seq: int | None, digest: bytes) -> ledger.Verdict:
-    if seq == self.last_seq and not self.running:
-        self.last_seq -= 1
+    """Whatever comes is run, if nothing runs."""
+    if seq is not None and not self.running:
+        self.last_seq = seq - 1
     return _request(self, seq, digest)
 
 

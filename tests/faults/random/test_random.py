@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from faults.random import episode as episode_module
 from faults.random.episode import CuttingProxy, Episode, closed_wrongly, left_open, verify
-from faults.random.schedule import draw
+from faults.random.schedule import Act, Fault, Schedule, draw
 from openenv.core.session.events import Call, Effect, Op, Send
 from openenv.core.session.keeping import SessionKeeper
 from openenv.core.wire.v1 import Resumed
@@ -58,20 +59,19 @@ def own(tmp_path: Path) -> Iterator[tuple[ServerProcess, Path]]:
         yield server, log
 
 
-async def _play(seeds: list[int], server: ServerProcess, at_once: int, *, kills: bool = False) -> list[Episode]:
-    waiting = iter(seeds)
+async def _play(schedules: Iterable[Schedule], server: ServerProcess, at_once: int) -> list[Episode]:
+    waiting = iter(schedules)
     episodes: list[Episode] = []
 
     async def play_some() -> None:
-        for seed in waiting:
-            schedule = draw(seed, kills=kills)
+        for schedule in waiting:
             with CuttingProxy(server.port, schedule.cuts) as proxy:
                 episode = Episode(schedule, server, proxy)
                 episodes.append(episode)
                 await episode.play()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, len(seeds))):
+        for _ in range(at_once):
             group.create_task(play_some())
     return episodes
 
@@ -87,7 +87,7 @@ async def test_each_action_runs_exactly_once(batch: int, shared: tuple[ServerPro
     server, log = shared
     oracle = Oracle.from_now(log)
     seeds = [int(SEED)] if SEED else list(range(batch, EPISODES, BATCHES))
-    episodes = await _play(seeds, server, AT_ONCE)
+    episodes = await _play(map(draw, seeds), server, AT_ONCE)
     resumes = sum(episode.resumes for episode in episodes)
     print(f"{len(episodes)} episodes, {resumes} resumes, {sum(len(one.told) for one in episodes)} steps")
     _verdict(episodes, oracle)
@@ -98,7 +98,8 @@ async def test_each_action_runs_exactly_once(batch: int, shared: tuple[ServerPro
 @pytest.mark.skipif(not KILLS, reason="one seed is replayed")
 async def test_a_killed_server_costs_no_certainty(own: tuple[ServerProcess, Path]) -> None:
     server, log = own
-    episodes = await _play([10**6 + number for number in range(KILLS)], server, 1, kills=True)
+    schedules = [draw(10**6 + number, kills=True) for number in range(KILLS)]
+    episodes = await _play(schedules, server, 1)
     _verdict(episodes, Oracle(log))
     assert closed_wrongly(Oracle(log).events) == []
 
@@ -120,11 +121,17 @@ def _sends_again(keeper: SessionKeeper, call: Call | None, answer: Resumed, now:
     return [] if call is None or call.op is not Op.STEP else [Send(call)]
 
 
+def _only_holes(schedule: Schedule) -> Schedule:
+    """A black hole in the middle of many steps; what it held arrives when the client has gone on elsewhere."""
+    acts = (Act("step", "sleep", 0.002),) * 40
+    return replace(schedule, acts=acts, cuts=(), faults=(Fault("hole", 0.03, late=True),), ends="close", gentle=True)
+
+
 CONTROLS = {
-    # what is taken out of the server: (words of the verdict, methods of the client replaced)
-    "dedupe": ("ran 2 times", [("_go_on", _sends_again)]),
-    "old_token": ("the session was lost", []),
-    "old_sockets": ("ran 2 times", []),
+    # what is taken out of the server: (words of the verdict, methods of the client replaced, only black holes)
+    "dedupe": ("ran 2 times", [("_go_on", _sends_again)], False),
+    "old_token": ("the session was lost", [], False),
+    "old_sockets": ("ran 2 times", [], True),
 }
 
 
@@ -133,7 +140,7 @@ CONTROLS = {
 @pytest.mark.parametrize("broken", CONTROLS)
 async def test_a_broken_end_is_seen(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are played until one is condemned; the last of them must be."""
-    finds, replaced = CONTROLS[broken]
+    finds, replaced, holes = CONTROLS[broken]
     for method, instead in replaced:
         monkeypatch.setattr(SessionKeeper, method, instead)
     monkeypatch.setattr(episode_module, "PATIENCE_S", 5.0)
@@ -141,7 +148,8 @@ async def test_a_broken_end_is_seen(broken: str, tmp_path: Path, monkeypatch: py
     wrong: list[str] = []
     with server:
         for first in range(0, CONTROL_EPISODES, 40):
-            wrong = verify(await _play(list(range(first, first + 40)), server, AT_ONCE), Oracle(log).events)
+            schedules = [_only_holes(draw(seed)) if holes else draw(seed) for seed in range(first, first + 40)]
+            wrong = verify(await _play(schedules, server, AT_ONCE), Oracle(log).events)
             if any(finds in one for one in wrong):
                 return
     raise AssertionError(f"nothing was found of what {broken} does, but {wrong}")
