@@ -526,7 +526,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         link = self._holder.link
         if link is not None and not IoThread.owns(link.loop) and not self._may_move(link):
             raise ForeignLoopError
-        return IoThread.shared().run(work, lambda: self._interrupted(name))
+        return IoThread.shared().run(work, lambda error: self._interrupted(name, error))
 
     async def _await_here(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call for the event loop that awaits it: on that loop, or on the I/O thread if the session is there."""
@@ -535,12 +535,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         on_thread = self._io == "thread" or (link is not None and IoThread.owns(link.loop))
         if not on_thread or IoThread.owns(asyncio.get_running_loop()):
             return await work()
-        return await IoThread.shared().bridge(work, lambda: self._interrupted(name))
+        return await IoThread.shared().bridge(work, lambda error: self._interrupted(name, error))
 
-    def _interrupted(self, name: str) -> None:
+    def _interrupted(self, name: str, error: BaseException | None) -> None:
         link = self._holder.link
         if link is not None and name in ("reset", "step"):
-            link.interrupted(Op(name))
+            link.interrupted(Op(name), error)
 
     def _bind(self) -> EnvLink:
         """The link on the running event loop.

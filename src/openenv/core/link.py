@@ -186,19 +186,32 @@ class EnvLink:
         answer = self._place()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
-        if not answer.done() or answer.exception() is None:
+        error = answer.exception() if answer.done() else None
+        if not answer.done() or error is None:
             reply = answer.result() if answer.done() else None
             self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call, reply))
+        elif isinstance(error, OpenEnvError):
+            self._untold("cancelled", call, error)
         if answer.done():
             answer.exception()  # seen, also if the cancellation hides it
         if timed_out:
             return answer.result()
         raise asyncio.CancelledError
 
-    def interrupted(self, op: Op) -> None:
-        """A finished call whose result reached nobody (its thread was interrupted)."""
-        if self.machine.call is None:
-            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op), self._last_reply))
+    def interrupted(self, op: Op, error: BaseException | None = None) -> None:
+        """A finished call whose result, or error, reached nobody (its thread was interrupted)."""
+        if self.machine.call is not None:
+            return
+        call = self.machine.new_call(op)
+        if error is None:
+            self._feed(Event.GAVE_UP, GaveUp("interrupted", call, self._last_reply))
+        elif isinstance(error, OpenEnvError):
+            self._untold("interrupted", call, error)
+
+    def _untold(self, cause: str, call: Call, error: OpenEnvError) -> None:
+        """An error that reached nobody: what it says of an action that was applied is kept for the next call."""
+        if self.machine.numbered and error.outcome is not Outcome.NOT_APPLIED:
+            self._feed(Event.GAVE_UP, GaveUp(cause, call, error=error))
 
     async def close(self) -> None:
         """End the session. Bounded: about a second, whatever the server does."""
@@ -279,17 +292,18 @@ class EnvLink:
 
     async def _flush(self) -> None:
         """Write the frame that the machine wants sent."""
+        transport, frame = self._transport, self._outgoing()
+        if transport is not None and frame is not None:
+            await _send_if_open(transport, frame)
+
+    def _outgoing(self) -> bytes | None:
         call, self._unsent = self._unsent, None
-        transport = self._transport
-        if call is None or transport is None:
-            return
+        if call is None:
+            return None
         frame = self._frames[call]
         if self.machine.numbered:  # the same bytes whenever it is sent in this session (E9)
             frame = b'{"seq":%d,%b' % (call.seq, frame[1:])
-        try:
-            await transport.send(frame)
-        except TransportClosed:
-            pass  # the reader meets the same end and tells the machine how it came
+        return frame
 
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
@@ -385,8 +399,9 @@ class EnvLink:
         except MalformedFrame as error:
             reply = Reply("malformed", {"message": str(error)})
         self._feed(Event.RECEIVED, reply)
-        if self._unsent is not None:  # a call that waited for the fate of an earlier one has its turn
-            self._spawn(self._flush())
+        request = self._outgoing()
+        if request is not None:  # the fate of a call that was given up is known, and the next one has its turn
+            self._send_soon(request)
 
     def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
         if transport is self._transport:

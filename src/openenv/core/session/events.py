@@ -152,11 +152,13 @@ class GaveUp:
         cause: ``timeout``, ``cancelled`` or ``interrupted``.
         call: the call.
         reply: its answer, if that had come already.
+        error: its error, if that had come already.
     """
 
     cause: str
     call: Call
     reply: Reply | None = None
+    error: OpenEnvError | None = None
 
 
 @dataclass(frozen=True, slots=True)

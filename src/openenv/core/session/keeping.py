@@ -267,6 +267,10 @@ class SessionKeeper:
         if self.numbered or end.call.op is Op.SETTLE:
             if end.reply is not None:
                 self.due = Due(end.call.op, end.reply)
+            elif isinstance(end.error, LateResultError):  # handed to a caller who had gone: told once more
+                self.due = Due(Op(end.error.operation), end.error.reply)
+            elif end.error is not None and end.error.outcome is not Outcome.NOT_APPLIED:
+                self.due = Due(end.call.op, error=end.error)
             return []
         self._forget_socket()
         loss = self._loss(end.cause, detail="the caller gave up as the answer arrived, so nobody has seen it")
@@ -469,9 +473,12 @@ class SessionKeeper:
         return [*effects, Fail(call, loss.error(Outcome.NOT_APPLIED if never else fate(call)))]
 
     def _open_elsewhere(self, _: Any, now: float) -> list[Effect]:
-        """The time for reaching the old session is over. A reset opens a new one; other calls wait on (E25)."""
+        """The time for reaching the old session is over. A reset opens a new one, if it has time left for that; other
+        calls wait on (E25)."""
         call = self.call
         if call is None or call.op is not Op.RESET or call.seq:
+            return []
+        if call.deadline is not None and call.dial_deadline is not None and call.deadline <= call.dial_deadline:
             return []
         loss = self._loss("unreachable", detail="the session could not be resumed in time")
         self._forget_socket()

@@ -51,7 +51,9 @@ class IoThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def bridge(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    async def bridge(
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
+    ) -> T:
         """Run a coroutine on the I/O thread and await it on another event loop.
 
         Args:
@@ -69,7 +71,7 @@ class IoThread:
             try:
                 here.call_soon_threadsafe(told)
             except RuntimeError:  # that loop was closed under its callers
-                interrupted()
+                interrupted(None)
 
         handover = _Handover(work, wake, interrupted)
         try:
@@ -82,7 +84,9 @@ class IoThread:
         finally:
             del handover  # its error holds this frame
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    def run(
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
+    ) -> T:
         """Run a coroutine on the I/O thread and wait for it.
 
         A signal handler may raise at any moment of the wait. So no lock of `threading` or `concurrent.futures` is
@@ -91,7 +95,8 @@ class IoThread:
         Args:
             work: makes the coroutine; called on the I/O thread.
             interrupted: called on the I/O thread when the waiting thread was interrupted (Ctrl-C, a signal handler
-                that raises) although the coroutine had finished: its result reached nobody.
+                that raises) although the coroutine had finished: its result reached nobody. Its argument is the
+                coroutine's error, if it had one.
 
         Raises:
             RuntimeError: called on the I/O thread itself, which would wait for ever.
@@ -120,7 +125,10 @@ class _Handover(Generic[T]):
     """
 
     def __init__(
-        self, work: Callable[[], Coroutine[Any, Any, T]], wake: Callable[[], object], interrupted: Callable[[], object]
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        wake: Callable[[], object],
+        interrupted: Callable[[BaseException | None], object],
     ) -> None:
         self._work = work
         self._wake = wake
@@ -142,8 +150,8 @@ class _Handover(Generic[T]):
             self._value = task.result()
         if self._first.setdefault("came", "result") == "result":
             self._wake()
-        elif self._error is None:
-            self._interrupted()
+        elif not task.cancelled():
+            self._interrupted(self._error)
 
     def take(self) -> T:
         """In the waiter, once it was woken."""
@@ -160,8 +168,8 @@ class _Handover(Generic[T]):
             return
         if self._first.setdefault("came", "end of waiting") != "result":
             loop.call_soon_threadsafe(self._cancel)
-        elif self._error is None:
-            loop.call_soon_threadsafe(self._interrupted)
+        elif not isinstance(self._error, asyncio.CancelledError):
+            loop.call_soon_threadsafe(self._interrupted, self._error)
 
     def _cancel(self) -> None:
         if self._task is not None:
