@@ -21,6 +21,7 @@ from websockets.asyncio.client import connect
 from faults.harness import Driver, World
 from openenv.core.exceptions import (
     ActionValidationError,
+    CallTimeoutError,
     CapacityError,
     ConnectError,
     EnvExecutionError,
@@ -49,7 +50,7 @@ def http(world: World, timeout_s: float = 30.0) -> httpx.AsyncClient:
 async def test_a_full_server_is_a_typed_error_at_the_first_call(world: World) -> None:
     for _ in range(2):
         await world.driver().reset()
-    late = world.driver()
+    late = world.driver(connect_timeout_s=0.5)  # that is how long a client waits for a slot, where it may
     with pytest.raises(CapacityError) as full:
         await late.reset()
     if world.is_ours:
@@ -67,7 +68,7 @@ async def test_a_full_server_is_a_typed_error_at_the_first_call(world: World) ->
 
 
 @pytest.mark.server(counting_capacity=16)
-@pytest.mark.guarantee("G5", "G6", "G8", "G9", servers=BOTH)
+@pytest.mark.guarantee("G5", "G6", "G8", "G9", servers=OURS)
 async def test_500_connects_at_once(world: World) -> None:
     players = [world.driver(direct=True) for _ in range(500)]
     results = await asyncio.gather(*(player.reset() for player in players), return_exceptions=True)
@@ -425,15 +426,15 @@ async def test_sigterm_with_five_live_sessions_and_a_long_step(world: World) -> 
 @pytest.mark.server(own=True, drain_grace_s=0.5)
 @pytest.mark.guarantee("G5", "G6", "G8", servers=BOTH)
 async def test_sigterm_with_a_step_that_never_returns(world: World) -> None:
-    stuck, idle = world.driver(direct=True), world.driver(direct=True)
+    stuck, idle = world.driver(direct=True, step_timeout_s=4.0), world.driver(direct=True)
     await stuck.reset()
     seen = await idle.reset()
     step = asyncio.create_task(stuck.step("block", world.gate().path, mark="stuck"))
     await world.seen("step", mark="stuck")
     world.server.terminate()
     assert await world.wait(world.server.wait, 30) in (0, -15)  # the gate is shut
-    with pytest.raises(SessionLostError) as lost:
-        await step
+    with pytest.raises(CallTimeoutError if world.keeps_sessions else SessionLostError) as lost:
+        await step  # uvicorn closes its socket before its end is known, so a client that would resume waits on
     assert lost.value.outcome is Outcome.UNKNOWN
     assert world.oracle.closes(seen["env"]) == 1
     assert "Traceback" not in world.server.output

@@ -21,6 +21,7 @@ from websockets.sync.server import ServerConnection, serve
 from faults.harness import Driver, SyncDriver, World
 from openenv import GenericEnvClient
 from openenv.core.exceptions import ActionValidationError, OpenEnvError, Outcome, ServerError, SessionLostError
+from support.v1 import Raw
 
 OURS = ("ours",)
 ASYNC = ("async",)
@@ -89,6 +90,27 @@ async def test_a_bad_frame_costs_one_error_frame(world: World, name: str) -> Non
         assert seen["data"]["observation"]["count"] == 1
     assert (await bystander.step())["count"] == 1
     assert len(world.oracle.of("step")) == 2
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+@pytest.mark.guarantee("G3", "G8", "G9", servers=("v1",), clients=ASYNC)
+def test_a_bad_frame_uses_up_no_number(world: World, name: str) -> None:
+    with Raw(ws_url(world)) as raw:
+        raw.open()
+        first = raw.call("reset", mark="raw")
+        for _ in range(3):
+            raw.send(BAD_FRAMES[name][0])
+            answer = raw.recv()
+            assert answer["type"] == "error"
+            assert answer["data"]["code"] in ("INVALID_JSON", "UNKNOWN_TYPE", "VALIDATION_ERROR", "SEQ_MISMATCH")
+            assert answer["data"]["applied"] is False
+            assert len(json.dumps(answer)) < 10_000
+        seen = raw.call("step", mark=f"after {name}")
+        assert seen["data"]["observation"]["env"] == first["data"]["observation"]["env"]
+        assert seen["data"]["observation"]["count"] == 1
+        raw.send({"type": "close"})
+        assert raw.closed() == (1000, "closed")
+    assert len(world.oracle.of("step")) == 1
 
 
 @pytest.mark.parametrize(
@@ -169,6 +191,21 @@ async def test_a_socket_that_breaks_websocket_rules_hurts_only_itself(world: Wor
     await world.seen("close", phase="end")
     assert world.oracle.closes(first["env"]) == 0
     assert (await bystander.step())["count"] == 1
+
+
+@pytest.mark.parametrize("name", RUDE)
+@pytest.mark.guarantee("G1", "G8", "G9", servers=("v1",), clients=ASYNC)
+def test_a_socket_that_breaks_websocket_rules_loses_no_session_that_is_kept(world: World, name: str) -> None:
+    with Raw(ws_url(world)) as raw:
+        raw.open()
+        first = raw.call("reset", mark="rude")
+        raw.ws.socket.sendall(RUDE[name])
+        other, answer = raw.resumed(ws_url(world))
+        assert answer["type"] == "resumed"
+        seen = other.step()["data"]["observation"]
+        assert (seen["env"], seen["count"]) == (first["data"]["observation"]["env"], 1)
+        other.send({"type": "close"})
+        assert other.closed() == (1000, "closed")
 
 
 @pytest.mark.guarantee("G4", "G8", "G9", servers=OURS, clients=ASYNC)

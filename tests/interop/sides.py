@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -209,9 +209,10 @@ class Driver:
     Args:
         side: whose clients.
         mode: ``async``, ``sync`` (calls in threads) or ``main`` (one by one, on the main thread).
+        environ: further variables of the process.
     """
 
-    def __init__(self, side: Side, mode: str = "async") -> None:
+    def __init__(self, side: Side, mode: str = "async", environ: Mapping[str, str] | None = None) -> None:
         need_peer()
         self.side = side
         self._ids = itertools.count(1)
@@ -220,7 +221,7 @@ class Driver:
         self._process = subprocess.Popen(
             [side.python, "driver.py", f"--{mode}"],
             cwd=SHARED,
-            env=_environment(),
+            env=_environment(**(environ or {})),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

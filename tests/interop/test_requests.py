@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,8 +58,10 @@ def recording() -> Iterator[Recorder]:
         thread.join()
 
 
-def episode(side: Side, mode: str, path: str = "", **settings: Any) -> Recorder:
-    with recording() as recorder, Driver(side, mode) as driver:
+def episode(
+    side: Side, mode: str, path: str = "", environ: Mapping[str, str] | None = None, **settings: Any
+) -> Recorder:
+    with recording() as recorder, Driver(side, mode, environ) as driver:
         driver.new(f"http://127.0.0.1:{recorder.port}{path}", **settings)
         _ = driver.reset().value
         _ = driver.reset(seed=1, episode_id="E é", level=[1, {"a": None}]).value
@@ -77,6 +79,23 @@ def test_both_clients_send_the_same_frames(mode: str) -> None:
     assert ours.frames[0] == {"type": "reset", "data": {}}
     assert ours.frames[-1] == {"type": "close"}
     assert ours.paths == theirs.paths == ["/ws"]
+
+
+def test_an_offered_subprotocol_is_all_that_differs_while_it_is_not_taken() -> None:
+    """The golden comparison: same headers and same frames as upstream's client, but for the offer; and without the
+    offer, nothing differs at all."""
+    theirs, ours = (episode(side, "async") for side in (UPSTREAM, OURS))
+    plain = episode(OURS, "async", environ={"OPENENV_FEATURES": "none"})
+    assert ours.frames == plain.frames == theirs.frames
+    assert len(ours.headers) == len(plain.headers) == len(theirs.headers) == 1
+    assert _told(ours) == {**_told(theirs), "sec-websocket-protocol": "openenv.v1"}
+    assert _told(plain) == _told(theirs)
+
+
+def _told(recorder: Recorder) -> dict[str, str]:
+    """The headers that say something of the client's dialect: not the address, the nonce and the library's version."""
+    left_out = ("host", "sec-websocket-key", "user-agent", "sec-websocket-extensions")  # ours offers no compression
+    return {name: value for name, value in recorder.headers[0].items() if name not in left_out}
 
 
 @pytest.mark.parametrize("path", ["/", "/ws", "/prefix", "/prefix/"])

@@ -14,6 +14,8 @@ reads it. Serve it with ``uvicorn openenv.testing.counting:app``; the variables 
     seconds after which an idle session ends.
 ``OPENENV_COUNTING_ASYNC``
     ``1`` serves `AsyncCountingEnv`.
+``OPENENV_COUNTING_CANCEL``
+    ``1`` serves `CancellableCountingEnv`.
 
 This module runs on any OpenEnv server: it uses no more than the names that they all have.
 """
@@ -40,7 +42,15 @@ if TYPE_CHECKING:
 
     app: FastAPI
 
-__all__ = ["AsyncCountingEnv", "CountingAction", "CountingEnv", "CountingObservation", "CountingState", "behave"]
+__all__ = [
+    "AsyncCountingEnv",
+    "CancellableCountingEnv",
+    "CountingAction",
+    "CountingEnv",
+    "CountingObservation",
+    "CountingState",
+    "behave",
+]
 
 _numbers = itertools.count(1)
 _POLL_S = 0.005
@@ -223,6 +233,26 @@ class CountingEnv(Environment[CountingAction, CountingObservation, CountingState
             os.close(target)
 
 
+class CancellableCountingEnv(CountingEnv):
+    """The same with a ``cancel()`` hook: the step ``nap`` lasts ``arg`` seconds, or until it is cancelled."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+        super().__init__()
+
+    def step(self, action: CountingAction, timeout_s: float | None = None, **kwargs: Any) -> CountingObservation:
+        if action.op != "nap":
+            return super().step(action, timeout_s, **kwargs)
+        with self._noted("step", mark=action.mark, op=action.op):
+            self._woken.wait(action.arg)
+            self._woken.clear()
+            return self._counted(action)
+
+    def cancel(self) -> None:
+        """End a nap."""
+        self._woken.set()
+
+
 class AsyncCountingEnv(CountingEnv):
     """The same with `reset_async` and `step_async`, which run on the server's loop; they await and never block."""
 
@@ -289,7 +319,10 @@ def _make_app() -> FastAPI:
     timeout = os.environ.get("OPENENV_COUNTING_SESSION_TIMEOUT")
     capacity = int(os.environ.get("OPENENV_COUNTING_CAPACITY", "64"))
     config = ConcurrencyConfig(max_concurrent_envs=capacity, session_timeout=float(timeout) if timeout else None)
-    env = AsyncCountingEnv if os.environ.get("OPENENV_COUNTING_ASYNC") == "1" else CountingEnv
+    env = CountingEnv
+    for variable, kind in (("ASYNC", AsyncCountingEnv), ("CANCEL", CancellableCountingEnv)):
+        if os.environ.get(f"OPENENV_COUNTING_{variable}") == "1":
+            env = kind
     return create_app(env, CountingAction, CountingObservation, concurrency_config=config, state_cls=CountingState)
 
 
