@@ -178,7 +178,8 @@ def _invalid_json(target: Target) -> None:
 def _unknown_type(target: Target) -> None:
     """a type that is missing or unknown"""
     with target.plain() as one:
-        for frame in ({"type": "zzz"}, {}, {"type": None}, {"type": 5}, {"data": {}}):
+        frames: list[Frame] = [{"type": "zzz"}, {}, {"type": None}, {"type": 5}, {"data": {}}]
+        for frame in frames:
             error_of(one.ask(frame), "UNKNOWN_TYPE")
         one.alive("frames of unknown type")
 
