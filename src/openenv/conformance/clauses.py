@@ -90,7 +90,7 @@ _ALL = [
     _plain(
         22, "s", "values", "NaN and infinities cross unchanged or are refused; they never become null.", safety=True
     ),
-    _plain(23, "", "vanished peer", "A frame that waits is not run when its peer is gone.", safety=True),
+    _plain(23, "s", "vanished peer", "A frame that waits is not run when its peer is gone.", safety=True),
     _plain(24, "c", "one call at a time", "A client sends no request while another is unanswered.", safety=True),
     _plain(
         25,

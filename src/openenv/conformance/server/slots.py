@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from openenv.conformance.report import Note, Violation
+from openenv.conformance.server.calls import SLEEP_S
 from openenv.conformance.server.opening import FINAL_CODES
 from openenv.conformance.server.target import V1, Plain, Target, check, error_of
 from openenv.conformance.socket import Frame, Socket, short
@@ -22,6 +23,7 @@ S = TypeVar("S", bound=Socket)
 _SLACK_S = 5.0
 _EVICTION_S = 20.0
 _POLL_S = 0.05
+_WAITING = 8
 _QUEUE_S = 30.0
 
 
@@ -102,6 +104,23 @@ def _accepted(target: Target, seconds: float, after: str) -> None:
         if time.monotonic() > deadline:
             raise Violation("slot-kept", f"{seconds:g} s after {after}, a newcomer was refused: {short(frame)}")
         time.sleep(_POLL_S)
+
+
+@check("P23", probe=True)
+def _waiting_frames(target: Target) -> None:
+    """steps that wait are dropped when their peer is gone: its slot is free after the one that runs"""
+    with ExitStack() as stack:
+        held, _, _ = _filled(stack, target, lambda: _plain_session(target), "state")
+        if not held:
+            raise Note("not-full", "not one session could be opened")
+        for _ in range(_WAITING):
+            held[0].send({"type": "step", "data": {"op": "sleep", "arg": SLEEP_S}})
+        held[0].ping()
+        held[0].cut()
+        try:
+            _accepted(target, SLEEP_S * _WAITING / 2, "a client with a step running and others waiting had gone")
+        except Violation as said:
+            raise Violation("waiting-frame-run", said.text) from None
 
 
 @check("E3")
