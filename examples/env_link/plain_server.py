@@ -45,7 +45,7 @@ BUGS = {
     "full-without-numbers": "P17",
     "any-session-id": "P18",
     "mcp-unknown-type": "P19",
-    "oversized-cut": "P20",
+    "oversized-closes-1000": "P20",
     "non-object-ends": "P21",
     "nan-to-null": "P22",
     "runs-waiting-frames": "P23",
@@ -182,9 +182,10 @@ def check_envelope(message: Mapping[str, Any], bug: str) -> str:
     if "data" not in message:
         if kind == "mcp" or (kind == "step" and bug != "step-without-data"):
             raise invalid("missing", ["data"], "Field required", dict(message))
-    elif takes_data and not isinstance(message["data"], dict):
-        if bug != "reset-takes-null" or message["data"] is not None:
-            raise invalid("dict_type", ["data"], "Input should be a valid dictionary", message["data"])
+        return kind
+    taken = isinstance(message["data"], dict) or (bug == "reset-takes-null" and message["data"] is None)
+    if takes_data and not taken:
+        raise invalid("dict_type", ["data"], "Input should be a valid dictionary", message["data"])
     return kind
 
 
@@ -319,7 +320,7 @@ class PlainServer:
     async def one(self, ws: ServerConnection, env: ProbeEnv, frame: str | bytes) -> bool:
         """Answer one frame. Returns whether the session is over."""
         if len(frame) > MAX_MESSAGE_BYTES:  # only with the bug: else `websockets` closes with 1009 (P20)
-            ws.transport.abort()
+            await ws.close(1000)
             return True
         try:
             message = decode(frame)
@@ -397,7 +398,7 @@ async def run(server: PlainServer, host: str, port: int, **more: Any) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    limit = None if server.bug == "oversized-cut" else MAX_MESSAGE_BYTES
+    limit = None if server.bug == "oversized-closes-1000" else MAX_MESSAGE_BYTES
     async with serve(
         server.handle, host, port, process_request=server.request, max_size=limit, close_timeout=2, **more
     ) as listening:
