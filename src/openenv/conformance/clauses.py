@@ -72,7 +72,12 @@ _ALL = [
         11, "s", "UNKNOWN_TYPE", "A missing or unknown 'type' is answered by UNKNOWN_TYPE, and the session goes on."
     ),
     _plain(12, "s", "VALIDATION_ERROR", "It carries a list 'errors' with type, loc and msg, and the session goes on."),
-    _plain(13, "s", "EXECUTION_ERROR", "An exception of the env is answered by EXECUTION_ERROR; the session goes on."),
+    _plain(
+        13,
+        "sc",
+        "EXECUTION_ERROR",
+        "An exception of the env becomes EXECUTION_ERROR; the session goes on.",
+    ),
     _plain(14, "c", "text frames", "A client's frames are text and JSON objects."),
     _plain(15, "sc", "close", "'close' has no reply: the socket is closed with 1000; a client that is done says it."),
     _plain(16, "s", "the end of a session", "The end of a socket ends its session: the slot becomes free for another."),
@@ -135,7 +140,7 @@ _ALL = [
         "A late result is handed over once and nothing is sent; not applied goes on in silence.",
     ),
     _v1("15a", "c", "", "reset first", "A session refuses step and state until a reset has completed in it."),
-    _v1("15b", "c", "", "settle", "The text of a timeout says to call settle()."),
+    _v1("15b", "", "", "settle", "The text of a timeout says to call settle()."),
     _v1("16", "c", "", "plain give-up", "Against a plain server a call that was given up loses the session."),
     _v1("17", "s", "resume", "who is leased", "Only a session whose open.uses names resume outlives its socket."),
     _v1(

@@ -27,9 +27,10 @@ UPSTREAM: Mapping[str, str] = {
     "non-object-fatal": "JSON that is no object ends the session",
     "binary-fatal": "a binary frame ends the session",
     "nan-to-null": "NaN and infinities become null",
-    "waiting-frame-run": "a frame that waited is run though its peer is gone",
     "silent-reconnect": "a step or state after a loss goes to a fresh environment that was never reset",
     "two-in-flight": "a second request is sent while one is unanswered",
+    "shifted-reply": "a reply that nobody asked for answers the next request",
+    "wrong-type-taken": "a reply of the wrong type is taken for the answer",
     "no-close-frame": "the client ends its socket without a close message",
 }
 """Deviations that upstream 0.10.0 is known to have, by the name of the finding."""
