@@ -7,15 +7,20 @@ STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
 PYTEST_ARGS ?=
+SOAK_CYCLES ?= 10000
+SOAK_MINUTES ?= 30
+SOAK_SEED ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer demo test lint format clean
+.PHONY: help venv peer demo test faults soak lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
 	@echo "make test    lint, then all tests (PYTEST_ARGS='-k name' for some of them)"
+	@echo "make faults  only the fault suite; its report by guarantee goes to build/faults.md and .json"
+	@echo "make soak    half an hour of random faults (SOAK_MINUTES, SOAK_CYCLES, SOAK_SEED); its report goes to build/soak.md and .json"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
@@ -43,11 +48,11 @@ peer: $(PEER_STAMP)
 
 # The package that this one must get along with, in an environment of its own: both are called openenv.
 $(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
-	@echo "Setting up $(PEER) with the real openenv 0.10.0: about 50 packages, half a minute on first use."
+	@echo "Setting up $(PEER) with the real openenv 0.10.0: 60 packages, half a minute on first use."
 	@rm -rf $(PEER)
 	@$(PYTHON) -m venv --without-pip $(PEER)
 	@$(PYTHON) -m pip --python $(PEER)/bin/python install --quiet --no-deps --no-compile -r $<
-	@$(PEER)/bin/python -W ignore -c 'import openenv.core.env_server.http_server, openenv.core.generic_client; \
+	@$(PEER)/bin/python -W ignore -c 'import openenv.core.env_server.http_server, openenv.core.harness, openenv.core.mcp_client; \
 		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
 	@touch $@
 
@@ -56,6 +61,14 @@ demo: $(STAMP)
 
 test: lint $(PEER_STAMP)
 	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+faults: $(STAMP) $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
+
+# Part of no check: long, and with the times that a user has who sets none. SOAK_SEED repeats the faults of a run.
+soak: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m soak.run --cycles $(SOAK_CYCLES) --minutes $(SOAK_MINUTES) \
+		--report build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

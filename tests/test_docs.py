@@ -19,9 +19,19 @@ import pytest
 from openenv.core import exceptions
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "architecture.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "testing.md",
+]
 ADDRESS = "http://localhost:8000"
-SERVERS = {"sudoku": "sudoku_env.server.app:app", "guess": "guess_env:app"}
+SERVERS = {
+    "sudoku": "sudoku_env.server.app:app",
+    "guess": "guess_env:app",
+    "search": "search_env:app",
+    "counting": "openenv.testing.counting:app",
+}
 
 FENCE = re.compile(
     r"(?:^<!-- (?P<kind>file|run|part)(?:: (?P<what>[\w.]+))? -->\n)?^```python\n(?P<code>.*?)^```$", re.M | re.S
@@ -156,6 +166,13 @@ def test_environment_of_the_readme_is_typed(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_the_users_test_of_the_testing_page_passes(folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_trainer.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
 
 
 def test_readme_tells_how_to_serve_its_environment() -> None:

@@ -12,7 +12,7 @@ from openenv._lazy import lazy_exports
 if TYPE_CHECKING:
     from openenv import cli, core
     from openenv._version import __version__
-    from openenv.core.client_types import StepResult
+    from openenv.core.client_types import ClientSession, StepResult
     from openenv.core.env_client import EnvClient
     from openenv.core.exceptions import (
         ActionValidationError,
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
         ForeignLoopError,
         ForkedClientError,
         InvalidActionError,
+        LateResultError,
         MessageTooLargeError,
         NotResetError,
         OpenEnvError,
         Outcome,
+        OutcomeUnknownError,
         ReplyValidationError,
         ServerError,
         SessionCapacityError,
@@ -44,6 +46,7 @@ __all__ = [
     "ActionValidationError",
     "CallTimeoutError",
     "CapacityError",
+    "ClientSession",
     "ConcurrencyConfigurationError",
     "ConnectError",
     "EnvClient",
@@ -54,10 +57,12 @@ __all__ = [
     "GenericAction",
     "GenericEnvClient",
     "InvalidActionError",
+    "LateResultError",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
     "Outcome",
+    "OutcomeUnknownError",
     "ReplyValidationError",
     "ServerError",
     "SessionCapacityError",
@@ -73,7 +78,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "openenv.core.client_types": ("StepResult",),
+    "openenv.core.client_types": (
+        "ClientSession",
+        "StepResult",
+    ),
     "openenv.core.env_client": ("EnvClient",),
     "openenv.core.exceptions": (
         "ActionValidationError",
@@ -86,10 +94,12 @@ _MODULES = {
         "ForeignLoopError",
         "ForkedClientError",
         "InvalidActionError",
+        "LateResultError",
         "MessageTooLargeError",
         "NotResetError",
         "OpenEnvError",
         "Outcome",
+        "OutcomeUnknownError",
         "ReplyValidationError",
         "ServerError",
         "SessionCapacityError",

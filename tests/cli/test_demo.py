@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO = [str(Path(sys.executable).with_name("openenv")), "demo"]
+DEMO = [sys.executable, "-m", "openenv.cli", "demo"]
 
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +25,10 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         env=os.environ | env,
     )
+
+
+def first_on_path(folder: Path) -> str:
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.fixture
@@ -46,26 +50,29 @@ def is_listening(port: int) -> bool:
     return False
 
 
-def rows(table: str) -> list[list[str]]:
-    """Cells of the rows of the table: one a game, and the sums."""
-    cells = [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()]
-    return [row for row in cells if row[0].isdigit() or row[0] == "all"]
+def rows(table: str) -> dict[str, list[int]]:
+    """The rows of the table: a count for the plain dialect, and one for openenv.v1."""
+    found = re.findall(r"^ (\S.*?) {2,}(\d+) +(\d+) *$", table, re.M)
+    return {name: [int(plain), int(ours)] for name, plain, ours in found}
 
 
-def test_every_loss_is_told_twice_and_every_game_ends() -> None:
-    done = run("--games", "4", "--seed", "5")
+@pytest.mark.parametrize("features", [None, "none"])
+def test_plain_games_are_lost_loudly_and_ours_go_on(features: str | None) -> None:
+    done = run("--games", "4", "--seed", "5", **({"OPENENV_FEATURES": features} if features else {}))
     assert done.returncode == 0, done.stderr
-    *games, sums = rows(done.stdout)
-    lost = ["SessionLostError", "SessionLostError", "0"]
-    assert games == [
-        ["1", "4x4", "4", *lost, "solved"],
-        ["2", "9x9", "15", *lost, "solved"],
-        ["3", "4x4", "4", *lost, "solved"],
-        ["4", "9x9", "15", *lost, "solved"],
-    ]
-    assert sums == ["all", "38", "4 raised", "4 raised", "0", "4 solved"]
-    assert "4 connections cut" in done.stdout
-    assert "8 boards, 114 moves, 0 of them twice, 0 on a board that its player had not reset" in done.stdout
+    # 4x4: 8 moves, cut after 2 and 5; 9x9: 30, after 10 and 20. A move whose reply was cut has run.
+    assert rows(done.stdout) == {
+        "connections cut": [8, 8],
+        "step() raised SessionLostError": [8, 0],
+        "and again when retried": [8, 0],
+        "sessions resumed": [0, 8],
+        "games begun": [12, 4],
+        "games solved": [4, 4],
+        "by the server's log: boards": [12, 4],
+        "moves run": [2 * (2 + 5 + 8) + 2 * (10 + 20 + 30) + 4, 2 * 8 + 2 * 30],
+        "moves run twice": [0, 0],
+        "moves on a board not reset for them": [0, 0],
+    }
     assert "call reset()" in done.stdout
 
 
@@ -74,7 +81,14 @@ def test_away_from_a_terminal_it_writes_plain_lines() -> None:
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert "\r" not in done.stdout + done.stderr
-    assert done.stderr.splitlines()[-1] == "All 2 games are half played. Cutting every connection now."
+    cuts = [
+        "All games stand between two moves. Cutting every connection now.",
+        "All games make a move. Cutting every connection before its answer is through.",
+    ]
+    first, *plain, second, cut, cut_again = done.stderr.splitlines()
+    assert plain == [cut, cut_again] == cuts
+    assert "(plain dialect); 2 clients play" in first
+    assert "(openenv.v1); 2 clients play" in second
 
 
 def test_a_taken_port_is_one_clear_line(taken_port: int) -> None:
@@ -91,7 +105,7 @@ def test_a_server_that_dies_at_start_is_one_clear_line_with_its_last_words(tmp_p
     broken.parent.mkdir()
     broken.write_text("import sys\nsys.stderr.write('Traceback ...\\n')\nsys.exit('the disk is on fire')\n")
     (broken.parent / "__init__.py").touch()
-    done = run(PYTHONPATH=str(tmp_path))
+    done = run(PYTHONPATH=first_on_path(tmp_path))
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == "openenv demo: The server ended before it was ready: the disk is on fire\n"
@@ -104,7 +118,7 @@ def test_without_the_sudoku_package_it_says_how_to_install_it(tmp_path: Path) ->
         "find = util.find_spec\n"
         "util.find_spec = lambda name, *rest: None if name == 'sudoku_env' else find(name, *rest)\n"
     )
-    done = run(PYTHONPATH=str(tmp_path))
+    done = run(PYTHONPATH=first_on_path(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("openenv demo: the sudoku_env package is not installed.")
     assert len(done.stderr.splitlines()) == 1
@@ -175,5 +189,5 @@ def test_on_a_terminal_it_shows_progress() -> None:
     os.close(ours)
     assert demo.returncode == 0, screen.decode()
     told = screen.decode()
-    assert "19/19" in told
+    assert "75/75" in told  # with the moves that are played again
     assert "38/38" in told

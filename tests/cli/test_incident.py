@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from openenv.cli._incident import Game, Verdict, judge, plan_games
-from openenv.cli.demo import _problems
+import pytest
+
+from openenv.cli._incident import CUTS, Act, Game, Verdict, judge, plan_games
 
 
 def event(kind: str, board: str, episode: str | None = None, mark: tuple[str, int] | None = None) -> dict[str, Any]:
@@ -42,7 +44,6 @@ def test_moves_on_a_fresh_board_on_anothers_and_of_an_old_episode_are_stray() ->
         ]
     )
     assert verdict.stray == 3
-    assert verdict.stray_by_game == {"game-1": 3}
 
 
 def test_a_move_that_ran_twice_is_counted() -> None:
@@ -55,28 +56,60 @@ def test_games_are_planned_from_the_seed() -> None:
     assert plan_games(3, 7) == [Game(1, 8, 4, 8), Game(2, 9, 9, 30), Game(3, 10, 4, 8)]
 
 
-def played() -> list[Game]:
-    return [
-        Game(1, 1, 4, 8, before=4, first="SessionLostError", retry="SessionLostError", after=8, solved=True),
-        Game(2, 2, 4, 8, before=4, first="SessionLostError", retry="SessionLostError", after=8, solved=True),
-    ]
+def test_a_game_is_cut_at_each_third() -> None:
+    assert [Game(1, 1, 4, 8).moves_until(cut) for cut in range(1, CUTS + 2)] == [2, 5, 8]
 
 
-def fine() -> dict[str, Any]:
-    return {"boards": 4, "moves": 24}
+def plain_act() -> Act:
+    """Two games whose sessions were lost twice; of the second loss nobody knows whether the move ran. It did."""
+    games = [Game(n, n, 4, 8, dealt=3, answered=15, lost=CUTS, lost_again=CUTS, unknown=1, solved=True) for n in (1, 2)]
+    return Act(False, games, cuts=4, verdict=Verdict(boards=6, moves=32))
 
 
-def test_problems_name_each_broken_promise() -> None:
-    assert _problems(played(), 2, Verdict(**fine())) == []
-    assert _problems(played(), 1, Verdict(**fine())) == ["1 of 2 connections were cut"]
-    assert _problems(played(), 2, Verdict(**fine(), stray=1)) == ["1 moves ran on a wrong board"]
-    assert _problems(played(), 2, Verdict(**fine(), repeated=1)) == ["1 moves ran twice"]
-    assert _problems(played(), 2, Verdict(boards=4, moves=25)) == ["24 moves were answered, but 25 ran"]
-    for name, value, problem in (
-        ("first", "answered", "a lost session was not told"),
-        ("retry", "answered", "a lost session was not told"),
-        ("solved", False, "a game was not solved"),
+def kept_act() -> Act:
+    games = [Game(n, n, 4, 8, dealt=1, answered=8, resumes=CUTS, solved=True) for n in (1, 2)]
+    return Act(True, games, cuts=4, verdict=Verdict(boards=2, moves=16))
+
+
+@pytest.mark.parametrize("act", [plain_act(), kept_act()])
+def test_what_went_as_promised_is_no_problem(act: Act) -> None:
+    assert act.problems() == []
+
+
+@pytest.mark.parametrize("make", [plain_act, kept_act])
+def test_problems_name_each_broken_promise_of_any_server(make: Callable[[], Act]) -> None:
+    answered = make().total("answered")
+    ran = make().verdict.moves
+    for change, problem in (
+        ({"cuts": 3}, "3 of 4 connections were cut"),
+        ({"stray": 1}, "1 moves ran on a wrong board"),
+        ({"repeated": 1}, "1 moves ran twice"),
+        ({"moves": ran + 1}, f"{answered} moves were answered, but {ran + 1} ran"),
+        ({"moves": answered - 1}, f"{answered} moves were answered, but {answered - 1} ran"),
     ):
-        games = played()
-        setattr(games[1], name, value)
-        assert _problems(games, 2, Verdict(**fine())) == [problem]
+        act = make()
+        for name, value in change.items():
+            setattr(act if name == "cuts" else act.verdict, name, value)
+        assert act.problems() == [problem]
+    act = make()
+    act.games[1].solved = False
+    assert act.problems() == ["a game was not solved"]
+
+
+@pytest.mark.parametrize("name", ["lost", "lost_again"])
+def test_a_plain_server_must_make_every_loss_loud(name: str) -> None:
+    act = plain_act()
+    setattr(act.games[1], name, CUTS - 1)
+    assert act.problems() == ["a lost session was not told"]
+
+
+def test_a_server_that_keeps_sessions_must_lose_none_and_resume_each() -> None:
+    act = kept_act()
+    act.games[0].lost = 1
+    assert act.problems() == ["1 sessions were lost"]
+    act = kept_act()
+    act.games[0].resumes = 0
+    assert act.problems() == ["2 of 4 sessions were resumed"]
+    act = kept_act()
+    act.verdict.boards = 3
+    assert act.problems() == ["3 boards were made for 2 games"]

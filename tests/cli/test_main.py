@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from openenv import __version__
 
-OPENENV = str(Path(sys.executable).with_name("openenv"))
+OPENENV = [sys.executable, "-m", "openenv.cli"]
 
 
 def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={"PATH": "", **env} if env else None
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**os.environ, "PATH": "", **env}
     )
 
 
 def test_version_says_session_safe() -> None:
-    for command in ([OPENENV], [sys.executable, "-m", "openenv.cli"]):
+    for command in (OPENENV, [str(Path(sys.executable).with_name("openenv"))]):  # as a module, and as installed
         done = run(*command, "--version")
         assert (done.returncode, done.stdout, done.stderr) == (0, f"openenv {__version__} (session-safe)\n", "")
 
 
 def test_help_names_the_commands() -> None:
-    done = run(OPENENV, "--help")
+    done = run(*OPENENV, "--help")
     assert done.returncode == 0
     assert "demo" in done.stdout
 
@@ -34,7 +35,8 @@ def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
         blocker = tmp_path / missing / f"{missing}.py"
         blocker.parent.mkdir()
         blocker.write_text(f"raise ModuleNotFoundError('blocked', name={missing!r})")
-        done = run(OPENENV, "demo", PYTHONPATH=str(blocker.parent))
+        path = os.pathsep.join([str(blocker.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = run(*OPENENV, "demo", PYTHONPATH=path)
         assert done.returncode != 0
         assert done.stdout == ""
         assert done.stderr == f'openenv: {missing} is not installed. Run: pip install "openenv[cli]"\n'

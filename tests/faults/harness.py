@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 import openenv.testing.counting
 from openenv import GenericEnvClient, OpenEnvError
 from openenv.core.exceptions import Outcome
@@ -59,8 +61,15 @@ LINKS = [Link(client, server) for server in ("ours", "upstream") for client in (
 
 
 def peer_python() -> str:
-    """The interpreter of the environment that holds upstream's server (``make peer``)."""
-    return os.environ.get("OPENENV_PEER_PYTHON") or str(ROOT / ".peer" / "bin" / "python")
+    """The interpreter of the environment that holds upstream's server. Without it a run is refused where
+    OPENENV_PEER_REQUIRED is set, and leaves scenarios out elsewhere."""
+    python = os.environ.get("OPENENV_PEER_PYTHON") or str(ROOT / ".peer" / "bin" / "python")
+    if not os.path.exists(python):
+        message = "upstream's server is not installed: run 'make peer'"
+        if os.environ.get("OPENENV_PEER_REQUIRED"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return python
 
 
 class Stage:
@@ -251,7 +260,10 @@ class World:
     folder: Path
     oracle: Oracle
     drivers: list[Driver] = field(default_factory=list)
-    quiet: bool = True
+    abandoned: bool = False
+    """Some environments have no close to wait for: their process ended, or their session lasts longer."""
+    mixed_threads: bool = False
+    """Steps of async environments run on the server's loop."""
     _proxy: ProxyProcess | None = None
     _gates: list[Gate] = field(default_factory=list)
 
@@ -309,12 +321,9 @@ class World:
                 await driver.finish()
         if self._proxy is not None:
             self._proxy.close()
-        if self.server.alive and self.link.server == "ours":
-            await self.wait(self.oracle.wait_until, self._all_over, "every environment to close")
+        if self.server.alive and self.link.server == "ours" and not self.abandoned:
+            await self.wait(self.oracle.wait_for_all_closed)
         self.verify()
-
-    def _all_over(self) -> bool:
-        return all(self.oracle.of("close", env=env) for env in self.oracle.built())
 
     def verify(self) -> None:
         """G1 to G4 and G8 as the log has them, whatever the scenario was."""
@@ -335,7 +344,8 @@ class World:
                     episode = self.oracle.episode_of(told.mark)
                     assert episode == told.episode, f"G1: {told.mark} of {told.episode} ran in {episode}"
         if self.link.server == "ours":
-            assert self.oracle.problems() == []
+            problems = self.oracle.problems()
+            assert [one for one in problems if not (self.mixed_threads and " ran on " in one)] == []
             assert self.oracle.most_alive() <= self.stage.capacity, "G8: more environments than slots"
             self._verify_output()
 

@@ -1,6 +1,8 @@
 """The incident this package exists for: 64 players on one server, and every socket is closed in mid-game.
 
-Server, proxy and clients stand apart; what ran where is read from the event log that the environments wrote.
+At a server of the plain dialect every loss is told, and told again, until ``reset()``. At one of ``openenv.v1`` all
+games go on. Server, proxy and clients stand apart; what ran where is read from the event log that the environments
+wrote.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,17 +69,34 @@ class Oracle:
     def boards(self) -> set[str]:
         return {event["board_id"] for event in self.events if event["event"] == "reset"}
 
+    def count(self, kind: str) -> int:
+        return sum(event["event"] == kind for event in self.events)
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+
+@contextlib.contextmanager
+def staged(tmp_path: Path, features: str) -> Iterator[Stage]:
     log = tmp_path / "events.jsonl"
     port = choose_port(None)
-    environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(PLAYERS)}
+    environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(PLAYERS), "OPENENV_FEATURES": features}
     with (
         running_server("sudoku_env.server.app:app", port, environ),
         FaultProxy("127.0.0.1", port) as proxy,
     ):
         yield Stage(proxy, port, log)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    """A server of the plain dialect, as upstream's."""
+    with staged(tmp_path, "none") as stage:
+        yield stage
+
+
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[Stage]:
+    """A server that keeps the session of a socket that is gone."""
+    with staged(tmp_path, "seq,cancel,resume") as stage:
+        yield stage
 
 
 def solving_moves(board: list[list[int]], episode: str) -> list[dict[str, Any]]:
@@ -191,6 +210,116 @@ async def test_64_async_clients_lose_their_sockets_with_moves_in_flight(stage: S
     assert set(oracle.ran.values()) == {1}
     assert set(answered.values()) == {1}
     assert set(answered) <= set(oracle.ran) <= set(answered) | unknown
+
+
+# ---------------------------------------------------------------- both ends ours
+
+
+def assert_all_went_on(stage: Stage, moves: int) -> None:
+    """Each game on one board of its own, dealt once, and each of its moves run once."""
+    oracle = stage.oracle()
+    assert oracle.stray == []
+    assert oracle.count("constructor") == oracle.count("reset") == len(oracle.boards()) == PLAYERS
+    assert set(oracle.ran.values()) == {1}
+    assert oracle.ran.total() == moves
+
+
+@pytest.mark.parametrize("mode", ["rst", "fin"])
+def test_64_sync_clients_go_on_after_three_cuts_between_two_steps(keeping: Stage, mode: str) -> None:
+    with contextlib.ExitStack() as stack:
+        players = [stack.enter_context(SudokuEnv(base_url=keeping.proxy.url).sync()) for _ in range(PLAYERS)]
+        games: list[list[SudokuAction]] = []
+        for seed, player in enumerate(players):
+            dealt = player.reset(seed=seed, holes=HOLES, episode_id=f"{seed}/1")
+            games.append(typed_moves(dealt.observation, f"{seed}/1"))
+        rewards = [0.0] * PLAYERS
+        for number in range(HOLES):
+            if number in (3, 6, 9):
+                assert keeping.proxy.cut(mode) == PLAYERS
+            for seed, (player, moves) in enumerate(zip(players, games, strict=True)):
+                result = player.step(moves[number])
+                assert result.observation.legal
+                assert result.done == (number == HOLES - 1)
+                rewards[seed] += result.reward or 0.0
+        assert rewards == pytest.approx([1.0] * PLAYERS)
+        for player in players:
+            session = player.async_client.session
+            assert (session.number, session.resumes, session.losses) == (1, 3, 0)
+            assert player.state().solved
+    assert_all_went_on(keeping, PLAYERS * HOLES)
+
+
+@pytest.mark.parametrize("mode", ["rst", "fin"])
+async def test_64_async_clients_go_on_after_three_cuts_with_moves_in_flight(keeping: Stage, mode: str) -> None:
+    cuts, moves_between = 3, 12
+    made = [asyncio.Event() for _ in range(cuts)]
+    since_the_cut: Counter[int] = Counter()
+    in_flight: set[int] = set()
+
+    async def play(seed: int) -> int:
+        async with GenericEnvClient(base_url=keeping.proxy.url) as player:
+            dealt = await player.reset(seed=seed, holes=50, episode_id=f"{seed}/1")
+            moves = solving_moves(dealt.observation["board"], f"{seed}/1")
+            for number, move in enumerate(moves):
+                if number and number % moves_between == 0 and number <= cuts * moves_between:
+                    await made[number // moves_between - 1].wait()  # nobody is more than a stretch ahead
+                in_flight.add(seed)
+                result = await player.step(move)
+                in_flight.discard(seed)
+                since_the_cut[seed] += 1
+            assert result.done
+            assert result.observation["solved"]
+            assert (player.session.number, player.session.resumes, player.session.losses) == (1, cuts, 0)
+            return len(moves)
+
+    async with asyncio.TaskGroup() as tasks:
+        games = [tasks.create_task(play(seed)) for seed in range(PLAYERS)]
+        for event in made:
+            while len(since_the_cut) < PLAYERS or min(since_the_cut.values()) < 2:
+                await asyncio.sleep(0)
+            since_the_cut.clear()
+            assert in_flight
+            assert keeping.proxy.cut(mode) == PLAYERS
+            event.set()
+    assert_all_went_on(keeping, sum(game.result() for game in games))
+
+
+@pytest.mark.parametrize("mode", ["rst", "fin"])
+async def test_64_async_clients_go_on_whatever_part_of_a_move_is_cut(keeping: Stage, mode: str) -> None:
+    """All at once: cut inside the request, then before the reply, then inside the reply."""
+    proxy = keeping.proxy
+    faults: list[Callable[[int], int]] = [
+        lambda number: proxy.cut_after(9, "request", mode, number),
+        lambda number: proxy.cut_on_reply(mode, number),
+        lambda number: proxy.cut_after(9, "reply", mode, number),
+    ]
+    arrived = [asyncio.Barrier(PLAYERS + 1) for _ in faults]
+    armed = [asyncio.Event() for _ in faults]
+
+    async def play(seed: int) -> None:
+        async with SudokuEnv(base_url=proxy.url) as player:
+            dealt = await player.reset(seed=seed, holes=HOLES, episode_id=f"{seed}/1")
+            for number, move in enumerate(typed_moves(dealt.observation, f"{seed}/1")):
+                if number in (3, 6, 9):
+                    await arrived[number // 3 - 1].wait()
+                    await armed[number // 3 - 1].wait()
+                result = await player.step(move)
+                assert result.observation.legal
+            assert result.done
+            assert result.observation.solved
+            assert (player.session.number, player.session.resumes, player.session.losses) == (1, len(faults), 0)
+
+    async with asyncio.TaskGroup() as tasks:
+        for seed in range(PLAYERS):
+            tasks.create_task(play(seed))
+        for fault, barrier, event in zip(faults, arrived, armed, strict=True):
+            await barrier.wait()
+            assert sum(fault(number) for number in range(1, proxy.accepted + 1)) == PLAYERS
+            event.set()
+    assert_all_went_on(keeping, PLAYERS * HOLES)
+
+
+# ---------------------------------------------------------------- the oracle
 
 
 def test_the_oracle_sees_a_move_on_a_fresh_board(stage: Stage) -> None:

@@ -7,21 +7,20 @@ from contextlib import ExitStack
 
 import pytest
 
-from interop.sides import LINKS, OURS, UPSTREAM, Driver, Link, Mirror, Side, mirror_server
-
-Servers = Callable[[Side], Mirror]
+from interop.sides import LINKS, OURS, UPSTREAM, Driver, Link, Mirror, Servers, Side, mirror_server
 
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Servers with numbered environments, started when first asked for."""
-    started: dict[Side, Mirror] = {}
+    started: dict[tuple[Side, str], Mirror] = {}
     with ExitStack() as stack:
 
-        def get(side: Side) -> Mirror:
-            if side not in started:
-                started[side] = stack.enter_context(mirror_server(side, tmp_path_factory.mktemp("numbered")))
-            return started[side]
+        def get(side: Side, app: str = "mirror_app:app") -> Mirror:
+            if (side, app) not in started:
+                server = mirror_server(side, tmp_path_factory.mktemp("numbered"), app)
+                started[side, app] = stack.enter_context(server)
+            return started[side, app]
 
         yield get
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ import pytest
 
 from support.live import LiveServer, free_port
 
-__all__ = ["LINKS", "OURS", "UPSTREAM", "Driver", "Ended", "Link", "Mirror", "Side", "mirror_server"]
+__all__ = ["LINKS", "OURS", "UPSTREAM", "Driver", "Ended", "Link", "Mirror", "Servers", "Side", "mirror_server"]
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(__file__).parent / "shared"
@@ -167,6 +167,9 @@ def _wait_until_healthy(mirror: Mirror, timeout_s: float = 60.0) -> None:
         assert time.monotonic() < deadline, f"the server does not answer: {errors.read_text()}"
         time.sleep(0.02)
 
+
+Servers = Callable[..., Mirror]
+"""A side, and an app if it is another than ``mirror_app:app``, to a running server."""
 
 # ---------------------------------------------------------------- clients
 

@@ -205,9 +205,10 @@ def test_unknown_paths_are_refused_at_the_handshake(path: str, twins: Twins) -> 
 
 def test_a_message_over_16_mib_ends_the_session(twins: Twins) -> None:
     frames = [RESET, step("echo", "y" * (17 * 1024 * 1024))]
-    theirs, ours = (converse(server, frames) for server in twins)
-    assert ours == theirs
-    assert ours[1].startswith(("closed 1009", "cut"))
+    for server in twins:
+        end = converse(server, frames)[1]
+        # A server that closes with our bytes unread may reset the connection, and its close frame with it.
+        assert end in ("closed 1009 'frame with 17825843 bytes exceeds limit of 16777216 bytes'", "cut")
 
 
 @pytest.mark.parametrize("side", [UPSTREAM, OURS], ids=str)

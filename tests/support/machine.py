@@ -225,6 +225,16 @@ def _() -> None:
     assert kinds(effects) == [Log, Send]
     assert "before any reset" in effects[0].text
     assert (machine.state, machine.call) == (State.OPEN, call)
+    late = connected(resumable=True)
+    abandoned, _ = ask(late, Op.STEP)
+    late.handle(Event.GAVE_UP, GaveUp("timeout", abandoned))
+    late.handle(Event.RECEIVED, replace(OBSERVATION, seq=1))
+    late.handle(Event.CLOSE)
+    ask(late, Op.CONNECT)
+    late.handle(Event.DIAL_FAILED, DialFailure(ConnectError("no"), retryable=False))
+    call, effects = ask(late, Op.STEP)
+    ended_with(effects, call, LateResultError, Outcome.APPLIED)  # what is left to be told is told first
+    assert late.state is State.NEW
 
 
 @cell(Row.NEW, Event.SETTLE)
@@ -233,6 +243,15 @@ def _() -> None:
     call, effects = ask(machine, Op.SETTLE)
     completed(effects, call, None)
     assert machine.state is State.NEW
+
+
+@cell(Row.NEW, Event.GAVE_UP)
+def _() -> None:
+    machine = connected()
+    machine.handle(Event.DROPPED, Drop())  # before the caller of connect() came to take its answer
+    before = dict(vars(machine))
+    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", machine.new_call(Op.STEP))) == []
+    assert vars(machine) == before
 
 
 @cell(Row.NEW, Event.CLOSE)
@@ -427,6 +446,7 @@ def _() -> None:
     reader, reading = busy(Op.STATE)
     reader.handle(Event.RECEIVED, STATE_REPLY)
     assert reader.handle(Event.GAVE_UP, GaveUp("cancelled", reading)) == []
+    assert reader.handle(Event.GAVE_UP, GaveUp("cancelled", reader.new_call(Op.SETTLE))) == []
     assert reader.state is State.OPEN
 
 
@@ -560,6 +580,10 @@ def _() -> None:
     mixed, abandoned, call = settling()
     effects = mixed.handle(Event.RECEIVED, replace(OBSERVATION, seq=abandoned.seq + 1))
     assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "protocol"
+    counted, abandoned, call = settling()
+    told = replace(error_frame("SEQ_OUT_OF_ORDER", applied=False), seq=abandoned.seq)
+    effects = counted.handle(Event.RECEIVED, told)  # no word on the call itself
+    assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "protocol"
 
 
 @cell(Row.SETTLING, Event.OVERSIZED)
@@ -580,6 +604,9 @@ def _() -> None:
     final, _, call = settling()
     effects = final.handle(Event.DROPPED, Drop(4001, "idle"))
     assert ended_with(effects, call, SessionLostError, Outcome.NOT_APPLIED).reason == "idle"
+    told_nothing, _, call = settling(Op.SETTLE)
+    effects = told_nothing.handle(Event.DROPPED, Drop(4001, "idle"))
+    ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)  # of the call that was given up
 
 
 @cell(Row.SETTLING, Event.GAVE_UP)
@@ -682,10 +709,25 @@ def _() -> None:
     not_started, call = suspended(Op.STEP)
     assert back(not_started, call.seq - 1) == [Send(call)]
     assert (not_started.row, call.sends) == (Row.BUSY, 2)
+    waited, abandoned = given_up()
+    waited.handle(Event.DROPPED, Drop())
+    call, _ = ask(waited, Op.CONNECT)
+    effects = back(waited, abandoned.seq, running=True)
+    assert kinds(effects) == [SendCancel, Complete]
+    assert (waited.row, waited.call, waited.abandoned) == (Row.IDLE, None, abandoned)
     wrong, call = suspended(Op.STEP)
     effects = wrong.handle(Event.RESUMED, Resumed("token-2", call.seq + 1))
     ended_with(effects, call, SessionLostError, Outcome.UNKNOWN)
     assert wrong.state is State.LOST
+    mute, _ = opening(Op.RESET)
+    mute.handle(Event.OPENED, replace(NUMBERED, features=frozenset({Feature.SEQ, Feature.RESUME})))
+    mute.handle(Event.RECEIVED, replace(OBSERVATION, seq=1))
+    abandoned, _ = ask(mute, Op.STEP)
+    mute.handle(Event.GAVE_UP, GaveUp("timeout", abandoned))
+    mute.handle(Event.DROPPED, Drop())
+    call, _ = ask(mute, Op.STEP)
+    assert back(mute, 1) == [Send(call)]  # the server cannot be told of the other one, and has never seen it
+    assert call.seq == abandoned.seq
 
 
 @cell(Row.SUSPENDED, Event.RESUME_LOST)

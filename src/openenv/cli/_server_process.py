@@ -112,7 +112,7 @@ def running_server(
     Raises:
         ServerDied: it did not come up.
     """
-    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with tempfile.NamedTemporaryFile(prefix="openenv-server-") as stderr:
         process = subprocess.Popen(
             [*command, "--log-level", "warning"],

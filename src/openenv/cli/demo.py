@@ -1,6 +1,8 @@
-"""``openenv demo``: cut every connection of a running server in mid-game, and look at what happens.
+"""``openenv demo``: cut every connection of running games, twice, at two servers, and look at what happens.
 
-Results go to stdout, everything else to stderr. On a terminal there is a progress bar; elsewhere plain lines.
+The first server speaks the plain dialect, where a session ends with its socket: every loss is told, and the games
+begin again. The second keeps the sessions, and the games go on. Results go to stdout, everything else to stderr. On a
+terminal there is a progress bar; elsewhere plain lines.
 """
 
 from __future__ import annotations
@@ -8,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
+import os
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,9 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from openenv.cli._incident import Game, Verdict, judge, plan_games, play_all, read_events
+from openenv.cli._incident import CUTS, Act, Game, judge, plan_games, play_all, read_events
 from openenv.cli._server_process import ServerDied, ServerProcess, choose_port, running_server
 from openenv.core.exceptions import OpenEnvError
+from openenv.core.session.features import FEATURES_VARIABLE, Feature
 from openenv.testing import FaultProxy
 
 __all__ = ["demo"]
@@ -48,15 +52,17 @@ def demo(
     logging.getLogger("openenv.client").setLevel(
         logging.ERROR
     )  # the table tells each loss; the log would tell it twice
+    os.environ.pop(FEATURES_VARIABLE, None)  # what each act uses is its server's choice
     signal.signal(signal.SIGTERM, _exit_on_sigterm)  # so that the server is ended too
-    plan = plan_games(games, seed)
+    acts = [Act(keeps_sessions, plan_games(games, seed)) for keeps_sessions in (False, True)]
     try:
-        connections, verdict = _run(plan, port, screen)
+        for act in acts:
+            _run(act, port, screen)
     except _DemoFailed as failure:
         screen.print(f"openenv demo: {failure}")
         raise typer.Exit(1) from None
-    _show(plan, connections, verdict)
-    if problems := _problems(plan, connections, verdict):
+    _show(*acts)
+    if problems := [f"{_name(act)}: {problem}" for act in acts for problem in act.problems()]:
         screen.print(f"openenv demo: {'; '.join(problems)}")
         raise typer.Exit(1)
 
@@ -65,11 +71,15 @@ def _exit_on_sigterm(signum: int, frame: Any) -> NoReturn:
     sys.exit(128 + signum)
 
 
+def _name(act: Act) -> str:
+    return "openenv.v1" if act.keeps_sessions else "plain dialect"
+
+
 # ---------------------------------------------------------------- running
 
 
-def _run(games: Sequence[Game], port: int | None, screen: Console) -> tuple[int, Verdict]:
-    """Play the games against a server of our own; return how many connections were cut, and the verdict."""
+def _run(act: Act, port: int | None, screen: Console) -> None:
+    """Play the games against a server of our own."""
     if importlib.util.find_spec("sudoku_env") is None:
         raise _DemoFailed("the sudoku_env package is not installed. In a checkout, run: pip install -e envs/sudoku_env")
     try:
@@ -78,18 +88,32 @@ def _run(games: Sequence[Game], port: int | None, screen: Console) -> tuple[int,
         raise _DemoFailed(f"port {port} cannot be used: {error.strerror}; try another --port") from None
     with tempfile.TemporaryDirectory(prefix="openenv-demo-") as folder:
         log = Path(folder) / "events.jsonl"
-        # Twice the games: a cut session may still be closing while its client opens the next one.
-        environ = {"SUDOKU_EVENT_LOG": str(log), "MAX_CONCURRENT_ENVS": str(2 * len(games))}
+        environ = {
+            "SUDOKU_EVENT_LOG": str(log),
+            # Twice the games: a cut session may still be closing while its client opens the next one.
+            "MAX_CONCURRENT_ENVS": str(2 * len(act.games)),
+            FEATURES_VARIABLE: ",".join(Feature) if act.keeps_sessions else "none",
+            "OPENENV_WORKERS": "1",
+        }
         try:
             with running_server(_APP, port, environ) as server, FaultProxy("127.0.0.1", port) as proxy:
-                screen.print(f"A Sudoku server runs on port {port}; {len(games)} clients play through a proxy.")
-                connections = _play(games, server, proxy, screen)
+                players = f"{len(act.games)} clients play through a proxy"
+                screen.print(f"A Sudoku server runs on port {port} ({_name(act)}); {players}.")
+                act.cuts = _play(act, server, proxy, screen)
         except ServerDied as error:
             raise _DemoFailed(str(error)) from None
-        return connections, judge(read_events(log))
+        act.verdict = judge(read_events(log))
 
 
-def _play(games: Sequence[Game], server: ServerProcess, proxy: FaultProxy, screen: Console) -> int:
+def _play(act: Act, server: ServerProcess, proxy: FaultProxy, screen: Console) -> int:
+    def cut() -> int:
+        screen.print("All games stand between two moves. Cutting every connection now.")
+        return proxy.cut("rst")
+
+    def cut_under_a_reply() -> int:
+        screen.print("All games make a move. Cutting every connection before its answer is through.")
+        return sum(proxy.cut_on_reply("fin", number) for number in range(1, proxy.accepted + 1))
+
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -99,23 +123,20 @@ def _play(games: Sequence[Game], server: ServerProcess, proxy: FaultProxy, scree
         disable=not screen.is_terminal or screen.is_dumb_terminal,
     )
     with bar:
-        before = bar.add_task("Until the cut", total=sum(game.holes // 2 for game in games))
-        after = bar.add_task("After reset()", total=sum(game.holes for game in games))
+        # Where sessions are lost, the moves before each cut are played again.
+        lives = [CUTS + 1] if act.keeps_sessions else range(1, CUTS + 2)
+        total = sum(game.moves_until(cut) for game in act.games for cut in lives)
+        task = bar.add_task(_name(act), total=total)
 
         def moved(game: Game) -> None:
-            bar.advance(after if game.after else before)
-
-        def cut() -> int:
-            screen.print(f"All {len(games)} games are half played. Cutting every connection now.")
-            return proxy.cut("rst")
+            bar.advance(task)
 
         try:
-            connections = asyncio.run(_in_time(play_all(proxy.url, games, cut, moved)))
+            return asyncio.run(_in_time(play_all(proxy.url, act.games, (cut, cut_under_a_reply), moved)))
         except (OpenEnvError, TimeoutError) as error:
             if not server.alive:
                 raise ServerDied(f"The server died in mid-game: {server.last_words()}") from None
             raise _DemoFailed(str(error) or f"the games did not end within {_PLAY_TIMEOUT_S:g} s") from None
-    return connections
 
 
 async def _in_time(games: Coroutine[Any, Any, int]) -> int:
@@ -126,63 +147,31 @@ async def _in_time(games: Coroutine[Any, Any, int]) -> int:
 # ---------------------------------------------------------------- showing
 
 
-def _show(games: Sequence[Game], connections: int, verdict: Verdict) -> None:
-    """Write the results: one row a game, their sums, and what the server's log says."""
+def _show(*acts: Act) -> None:
+    """Write the results: a column for each server, and what a player of the first read."""
     table = Table(
-        title=f"{connections} connections cut in mid-game",
+        title=f"{len(acts[0].games)} games, every connection cut twice",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    for heading in (
-        "game",
-        "board",
-        "moves\nbefore",
-        "step() after\nthe cut",
-        "the same step\ntried again",
-        "on wrong\nboard",
-        "after\nreset()",
-    ):
-        table.add_column(heading, no_wrap=True)
-    for game in games:
-        table.add_row(
-            str(game.number),
-            f"{game.size}x{game.size}",
-            str(game.before),
-            game.first,
-            game.retry,
-            str(verdict.stray_by_game[game.name]),
-            "solved" if game.solved else "not solved",
-        )
-    table.add_section()
-    table.add_row(
-        "all",
-        "",
-        str(sum(game.before for game in games)),
-        f"{sum(game.first == 'SessionLostError' for game in games)} raised",
-        f"{sum(game.retry == 'SessionLostError' for game in games)} raised",
-        str(verdict.stray),
-        f"{sum(game.solved for game in games)} solved",
-    )
+    table.add_column("", no_wrap=True)
+    for act in acts:
+        table.add_column(_name(act), no_wrap=True)
+    rows = {
+        "connections cut": [act.cuts for act in acts],
+        "step() raised SessionLostError": [act.total("lost") for act in acts],
+        "and again when retried": [act.total("lost_again") for act in acts],
+        "sessions resumed": [act.total("resumes") for act in acts],
+        "games begun": [act.total("dealt") for act in acts],
+        "games solved": [act.total("solved") for act in acts],
+        "by the server's log: boards": [act.verdict.boards for act in acts],
+        "moves run": [act.verdict.moves for act in acts],
+        "moves run twice": [act.verdict.repeated for act in acts],
+        "moves on a board not reset for them": [act.verdict.stray for act in acts],
+    }
+    for name, cells in rows.items():
+        table.add_row(name, *map(str, cells))
     console = Console(highlight=False, markup=False)
     console.print(table)
-    console.print(
-        f"Server log: {verdict.boards} boards, {verdict.moves} moves, {verdict.repeated} of them twice, "
-        f"{verdict.stray} on a board that its player had not reset.",
-        soft_wrap=True,
-    )
-    console.print(f"What a player reads: {games[0].text or 'nothing'}", soft_wrap=True)
-
-
-def _problems(games: Sequence[Game], connections: int, verdict: Verdict) -> list[str]:
-    """What did not go as promised; empty if all did."""
-    answered = sum(game.before + game.after for game in games)
-    checks = {
-        f"{connections} of {len(games)} connections were cut": connections == len(games),
-        "a lost session was not told": all(game.loss_was_loud for game in games),
-        f"{verdict.stray} moves ran on a wrong board": verdict.stray == 0,
-        f"{verdict.repeated} moves ran twice": verdict.repeated == 0,
-        f"{answered} moves were answered, but {verdict.moves} ran": answered == verdict.moves,
-        "a game was not solved": all(game.solved for game in games),
-    }
-    return [problem for problem, fine in checks.items() if not fine]
+    console.print(f"What a player reads without resume: {acts[0].games[0].text or 'nothing'}", soft_wrap=True)

@@ -11,7 +11,7 @@ from openenv._lazy import lazy_exports
 from openenv.core.env_server import __all__ as _server_names
 
 if TYPE_CHECKING:
-    from openenv.core.client_types import StepResult
+    from openenv.core.client_types import ClientSession, StepResult
     from openenv.core.env_client import EnvClient
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         WSStateResponse,
         WSStepMessage,
     )
+    from openenv.core.env_server.v1_options import V1Options
     from openenv.core.exceptions import (
         ActionValidationError,
         CallTimeoutError,
@@ -78,10 +79,12 @@ if TYPE_CHECKING:
         ForeignLoopError,
         ForkedClientError,
         InvalidActionError,
+        LateResultError,
         MessageTooLargeError,
         NotResetError,
         OpenEnvError,
         Outcome,
+        OutcomeUnknownError,
         ReplyValidationError,
         ServerError,
         SessionCapacityError,
@@ -102,6 +105,7 @@ __all__ = [
     "CallToolAction",
     "CallToolObservation",
     "CapacityError",
+    "ClientSession",
     "CodeExecResult",
     "CompositeTransform",
     "ConcurrencyConfig",
@@ -127,6 +131,7 @@ __all__ = [
     "JsonRpcErrorCode",
     "JsonRpcRequest",
     "JsonRpcResponse",
+    "LateResultError",
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
@@ -140,6 +145,7 @@ __all__ = [
     "Observation",
     "OpenEnvError",
     "Outcome",
+    "OutcomeUnknownError",
     "ReplyValidationError",
     "SchemaResponse",
     "ServerCapacityStatus",
@@ -159,6 +165,7 @@ __all__ = [
     "ToolError",
     "ToolErrorType",
     "Transform",
+    "V1Options",
     "WSCloseMessage",
     "WSErrorCode",
     "WSErrorResponse",
@@ -178,7 +185,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "openenv.core.client_types": ("StepResult",),
+    "openenv.core.client_types": (
+        "ClientSession",
+        "StepResult",
+    ),
     "openenv.core.env_client": ("EnvClient",),
     "openenv.core.exceptions": (
         "ActionValidationError",
@@ -191,10 +201,12 @@ _MODULES = {
         "ForeignLoopError",
         "ForkedClientError",
         "InvalidActionError",
+        "LateResultError",
         "MessageTooLargeError",
         "NotResetError",
         "OpenEnvError",
         "Outcome",
+        "OutcomeUnknownError",
         "ReplyValidationError",
         "ServerError",
         "SessionCapacityError",

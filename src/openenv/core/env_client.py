@@ -118,8 +118,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     is fully typed. Or bare: without a running loop a call runs to its end and returns its value; under a running
     loop it returns a handle that can be awaited or whose result can be used.
 
-    **A lost session is never replaced silently.** When the connection breaks, step and state raise
-    `SessionLostError` until ``reset()`` has opened a new session and completed.
+    **A lost session is never replaced silently.** When the connection breaks, the client resumes its session where the
+    server keeps it. Where not, step and state raise `SessionLostError` until ``reset()`` has opened a new session and
+    completed.
 
     Args:
         base_url: server address, as ``http://localhost:8000``. ``/ws`` is appended; a prefix and a query are kept.
@@ -187,12 +188,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._server = None if provider is None else ProvidedServer(provider, base_url)
         self._features = enabled_features(os.environ, resume=resume)
         self._hooks = (on_resumed, on_session_lost)
+        size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
         self._dialer = _Dialer(
             self._address,
             self._server,
             dict(headers or {}),
-            (websocket_ping_interval_s, websocket_ping_timeout_s),
-            None if max_message_size_mb is None else int(max_message_size_mb * 1_000_000),
+            (
+                _seconds("websocket_ping_interval_s", websocket_ping_interval_s),
+                _seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
+            ),
+            None if size is None else int(size * 1_000_000),
             (SUBPROTOCOL,) if self._features else (),
         )
         self._begin()
@@ -629,8 +634,12 @@ def _mode(mode: str | None) -> str:
 
 
 def _seconds(name: str, value: float | _Unset | None) -> Seconds:
-    if value is None or value is UNSET:
+    return None if value is UNSET else _positive(name, value, "seconds")
+
+
+def _positive(name: str, value: Any, unit: str) -> float | None:
+    if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name} must be a positive number of seconds, or None for no limit, not {value!r}.")
+        raise ValueError(f"{name} must be a positive number of {unit}, or None for no limit, not {value!r}.")
     return float(value)

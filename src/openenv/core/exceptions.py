@@ -213,6 +213,11 @@ class SessionLostError(OpenEnvError, ConnectionError):
         super().__init__(message or self._text())
 
     def _text(self) -> str:
+        if self.reason == "reset_failed":
+            return (
+                f"No reset() has completed in this session, so there is no episode to act in [reset_failed]. "
+                f"{self.outcome.sentence} Call reset() first; step, state and tool calls wait for it."
+            )
         episode = f" (episode {self.episode_id})" if self.episode_id else ""
         seen = f": {self.detail}" if self.detail else ""
         return (

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+import pydantic  # whose names load when they are first used; importing a client must stay cheap
 
 from openenv.core.client_types import StepResult
 from openenv.core.exceptions import ActionValidationError, ReplyValidationError
@@ -49,7 +49,7 @@ def action_payload(action: Any) -> dict[str, Any]:
     Raises:
         ActionValidationError: it is none of these, or a field has no JSON form.
     """
-    if isinstance(action, BaseModel):
+    if isinstance(action, pydantic.BaseModel):
         return _dumped(action)
     if isinstance(action, Mapping):
         return dict(action)
@@ -63,7 +63,7 @@ def action_payload(action: Any) -> dict[str, Any]:
     )
 
 
-def _dumped(model: BaseModel) -> dict[str, Any]:
+def _dumped(model: pydantic.BaseModel) -> dict[str, Any]:
     try:
         return dump_model(model)
     except UnencodableValue as error:
@@ -96,11 +96,11 @@ def parse_model(model: Any, data: Any) -> Any:
     Raises:
         ReplyValidationError: the data does not fit the model.
     """
-    if not (inspect.isclass(model) and issubclass(model, BaseModel)):
+    if not (inspect.isclass(model) and issubclass(model, pydantic.BaseModel)):
         return data
     try:
         return model.model_validate(data)
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise ReplyValidationError(
             model=model.__name__,
             errors=[cast("dict[str, Any]", item) for item in error.errors(include_url=False, include_context=False)],
@@ -122,7 +122,7 @@ def parse_result(model: Any, payload: Mapping[str, Any]) -> StepResult[Any]:
     reward = payload.get("reward")
     done = bool(payload.get("done", False))
     metadata = payload.get("metadata")
-    if inspect.isclass(model) and issubclass(model, BaseModel) and isinstance(observation, dict):
+    if inspect.isclass(model) and issubclass(model, pydantic.BaseModel) and isinstance(observation, dict):
         beside = {"reward": reward, "done": done}
         takes_more = model.model_config.get("extra") == "allow"
         fitting = {name: value for name, value in beside.items() if takes_more or name in model.model_fields}
@@ -163,8 +163,8 @@ def _same(one: Any, other: Any) -> bool:
 def _with(observation: Any, name: str, value: Any) -> Any:
     try:
         setattr(observation, name, value)
-    except (AttributeError, TypeError, ValidationError):  # frozen: make a copy that says it
-        if isinstance(observation, BaseModel):
+    except (AttributeError, TypeError, pydantic.ValidationError):  # frozen: make a copy that says it
+        if isinstance(observation, pydantic.BaseModel):
             return observation.model_copy(update={name: value})
         if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
             return dataclasses.replace(observation, **{name: value})

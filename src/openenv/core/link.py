@@ -155,10 +155,12 @@ class EnvLink:
                     return await self._await_opening(call, answer, dial_end)
                 return await answer
             except asyncio.CancelledError:
-                return self._given_up(call, answer, scope)
+                return self._given_up(call, scope)
         finally:
             self._answer = None
             del self._frames[call]
+            if self._unsent is call:
+                self._unsent = None
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen: a caller that was cancelled does not take it
 
@@ -175,11 +177,10 @@ class EnvLink:
         finally:
             timer.cancel()
 
-    def _given_up(self, call: Call, answer: asyncio.Future[Reply | None], scope: asyncio.Timeout) -> Reply | None:
+    def _given_up(self, call: Call, scope: asyncio.Timeout) -> Reply | None:
         """The time is over, or the caller was cancelled, while the call had its turn."""
         timed_out = scope.expired()
-        if answer.cancelled():  # as the awaiting task was; the machine's verdict needs a place
-            answer = self._answer = self.loop.create_future()
+        answer = self._place()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
         if not answer.done() or answer.exception() is None:
@@ -256,13 +257,22 @@ class EnvLink:
             logger.exception("a session hook raised")
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
-        answer = self._answer
-        if answer is None or answer.done():
+        if self._answer is None:
+            return
+        answer = self._place()
+        if answer.done():
             return
         if error is not None:
             answer.set_exception(error)
         else:
             answer.set_result(reply)
+
+    def _place(self) -> asyncio.Future[Reply | None]:
+        """Where the verdict on the call in its turn goes. A cancelled task cancels the future it awaits, and the
+        verdict may come after that and before the task runs: then it finds a new one."""
+        if self._answer is None or self._answer.cancelled():
+            self._answer = self.loop.create_future()
+        return self._answer
 
     async def _flush(self) -> None:
         """Write the frame that the machine wants sent."""
@@ -349,6 +359,9 @@ class EnvLink:
         while True:
             try:
                 frame = await transport.receive()
+                if transport is not self._transport:
+                    return
+                self._received(frame)
             except TransportClosed as closed:
                 self._dropped(transport, closed.drop)
                 return
@@ -356,16 +369,18 @@ class EnvLink:
                 transport.abort()
                 self._dropped(transport, Drop(detail=f"reading failed with {type(error).__name__}: {error}"))
                 return
-            if transport is not self._transport:
-                return
-            if isinstance(frame, Oversized):
-                self._feed(Event.OVERSIZED, frame)
-                continue
-            try:
-                reply = reply_from_frame(decode(frame))
-            except MalformedFrame as error:
-                reply = Reply("malformed", {"message": str(error)})
-            self._feed(Event.RECEIVED, reply)
+
+    def _received(self, frame: str | bytes | Oversized) -> None:
+        if isinstance(frame, Oversized):
+            self._feed(Event.OVERSIZED, frame)
+            return
+        try:
+            reply = reply_from_frame(decode(frame))
+        except MalformedFrame as error:
+            reply = Reply("malformed", {"message": str(error)})
+        self._feed(Event.RECEIVED, reply)
+        if self._unsent is not None:  # a call that waited for the fate of an earlier one has its turn
+            self._spawn(self._flush())
 
     def _dropped(self, transport: FrameTransport, drop: Drop) -> None:
         if transport is self._transport:

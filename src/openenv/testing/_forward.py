@@ -11,13 +11,24 @@ from dataclasses import dataclass, field
 
 from openenv.testing.controls import CutMode, Direction
 
-__all__ = ["Cut", "Link", "Rules", "end_socket", "ways"]
+__all__ = ["Cut", "Link", "Reader", "Rules", "end_socket", "ways"]
 
 _CHUNK = 64 * 1024
 _FLUSH_S = 1.0  # a peer that does not read what is left may hold up an orderly end this long
 _LINGER_NONE = struct.pack("ii", 1, 0)  # close() then sends RST instead of FIN
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+class Reader(asyncio.StreamReader):
+    """Gives what arrived before a connection failed, then its end; ``failure`` says how it failed."""
+
+    failure: Exception | None = None
+
+    def set_exception(self, exc: Exception) -> None:
+        self.failure = exc
+        self.feed_eof()
+
+
+Stream = tuple[Reader, asyncio.StreamWriter]
 
 
 def ways(direction: Direction | str) -> tuple[str, ...]:
@@ -123,18 +134,16 @@ class Link:
         self._mode = mode
         self._shared.cuts += 1
 
-    async def _pump(self, way: str, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, way: str, source: Reader, sink: asyncio.StreamWriter) -> None:
         rules = self.rules[way]
         while True:
-            try:
-                data = await source.read(_CHUNK)
-            except OSError:
-                await self._wait_for_release(way, 1)  # in a black hole an end is not seen either
-                raise
+            data = await source.read(_CHUNK)
             if rules.delay_s:
                 await asyncio.sleep(rules.delay_s)
             await self._wait_for_release(way, len(data) or 1)
             if not data:
+                if source.failure is not None:
+                    raise source.failure
                 sink.write_eof()
                 return
             await self._forward(way, data, sink)

@@ -26,6 +26,8 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
@@ -139,9 +141,8 @@ class CountingEnv(Environment[CountingAction, CountingObservation, CountingState
         self.count = 0
         self.mark = ""
         self.episode: str | None = None
-        self._log("init")
-        behave(*_planned("init"))
-        self._log("init", "end")
+        with self._noted("init"):
+            behave(*_planned("init"))
 
     def reset(
         self,
@@ -152,21 +153,20 @@ class CountingEnv(Environment[CountingAction, CountingObservation, CountingState
         arg: Any = None,
         **kwargs: Any,
     ) -> CountingObservation:
-        self._log("reset", mark=mark, episode=episode_id, seed=seed)
-        behave(*_planned("reset"))
-        behave(op, arg)
-        return self._dealt(mark, episode_id, kwargs)
+        with self._noted("reset", mark=mark, episode=episode_id, seed=seed):
+            behave(*_planned("reset"))
+            behave(op, arg)
+            return self._dealt(mark, episode_id, kwargs)
 
     def step(self, action: CountingAction, timeout_s: float | None = None, **kwargs: Any) -> CountingObservation:
-        self._log("step", mark=action.mark, op=action.op)
-        behave(action.op, action.arg)
-        return self._counted(action)
+        with self._noted("step", mark=action.mark, op=action.op):
+            behave(action.op, action.arg)
+            return self._counted(action)
 
     @property
     def state(self) -> CountingState:
-        self._log("state")
-        behave(*_planned("state"))
-        self._log("state", "end")
+        with self._noted("state"):
+            behave(*_planned("state"))
         return CountingState(episode_id=self.episode, step_count=self.count, env=self.env, mark=self.mark)
 
     def get_metadata(self) -> EnvironmentMetadata:
@@ -174,15 +174,13 @@ class CountingEnv(Environment[CountingAction, CountingObservation, CountingState
         return EnvironmentMetadata(name="CountingEnv", description="counts its steps", version="1.0.0")
 
     def close(self) -> None:
-        self._log("close")
-        behave(*_planned("close"))
-        self._log("close", "end")
+        with self._noted("close"):
+            behave(*_planned("close"))
 
     def _dealt(self, mark: str, episode: str | None, extra: dict[str, Any]) -> CountingObservation:
         self.count = 0
         self.mark = mark
         self.episode = episode
-        self._log("reset", "end", mark=mark)
         return CountingObservation(env=self.env, count=0, mark=mark, episode=episode, echo=extra or None)
 
     def _counted(self, action: CountingAction) -> CountingObservation:
@@ -192,10 +190,19 @@ class CountingEnv(Environment[CountingAction, CountingObservation, CountingState
             env=self.env, count=self.count, mark=action.mark, episode=self.episode, reward=1.0, echo=None
         )
         _fill(seen, action.op, action.arg)
-        self._log("step", "end", mark=action.mark)
         return seen
 
-    def _log(self, event: str, phase: str = "begin", **more: Any) -> None:
+    @contextmanager
+    def _noted(self, event: str, **more: Any) -> Iterator[None]:
+        self._log(event, "begin", **more)
+        phase = "raised"
+        try:
+            yield
+            phase = "end"
+        finally:
+            self._log(event, phase, **more)
+
+    def _log(self, event: str, phase: str, **more: Any) -> None:
         path = os.environ.get("OPENENV_COUNTING_LOG")
         if not path:
             return
@@ -228,16 +235,16 @@ class AsyncCountingEnv(CountingEnv):
         arg: Any = None,
         **kwargs: Any,
     ) -> CountingObservation:
-        self._log("reset", mark=mark, episode=episode_id, seed=seed)
-        await _behave_async(op, arg)
-        return self._dealt(mark, episode_id, kwargs)
+        with self._noted("reset", mark=mark, episode=episode_id, seed=seed):
+            await _behave_async(op, arg)
+            return self._dealt(mark, episode_id, kwargs)
 
     async def step_async(
         self, action: CountingAction, timeout_s: float | None = None, **kwargs: Any
     ) -> CountingObservation:
-        self._log("step", mark=action.mark, op=action.op)
-        await _behave_async(action.op, action.arg)
-        return self._counted(action)
+        with self._noted("step", mark=action.mark, op=action.op):
+            await _behave_async(action.op, action.arg)
+            return self._counted(action)
 
 
 async def _behave_async(op: str, arg: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ class Event:
 
     Attributes:
         event: ``init``, ``reset``, ``step``, ``state`` or ``close``.
-        phase: ``begin`` or ``end``; a call that raised has no end.
+        phase: ``begin``, then ``end`` or ``raised``.
         env: which environment.
         pid: its process.
         thread: where it ran.
@@ -44,7 +45,7 @@ class Event:
 
 
 class Oracle:
-    """Answers questions about one log. It is read anew for every question.
+    """Answers questions about one log. What was appended since is read before every answer.
 
     Args:
         path: the log.
@@ -53,7 +54,9 @@ class Oracle:
 
     def __init__(self, path: str | os.PathLike[str], *, since: int = 0) -> None:
         self.path = Path(path)
-        self._since = since
+        self._offset = since
+        self._events: list[Event] = []
+        self._reading = threading.Lock()
 
     @classmethod
     def from_now(cls, path: str | os.PathLike[str]) -> Oracle:
@@ -63,12 +66,14 @@ class Oracle:
     @property
     def events(self) -> list[Event]:
         """All events, oldest first."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self._since)
-            lines = file.read().split(b"\n")[:-1]  # what follows the last newline is still being written
-        return [Event(**json.loads(line)) for line in lines]
+        with self._reading:
+            if self.path.exists():
+                with self.path.open("rb") as file:
+                    file.seek(self._offset)
+                    whole, newline, _ = file.read().rpartition(b"\n")  # what follows is still being written
+                self._offset += len(whole) + len(newline)
+                self._events += [Event(**json.loads(line)) for line in whole.splitlines()]
+            return list(self._events)
 
     def of(self, event: str, *, env: str | None = None, mark: str | None = None, phase: str = "begin") -> list[Event]:
         """The events of a kind, of one environment or one request if it is named."""
@@ -131,17 +136,19 @@ class Oracle:
         return len(self.of("close", env=env))
 
     def alive(self) -> list[str]:
-        """Environments whose constructor returned and which are not closed."""
-        return [env for env in self.built() if not self.closes(env)]
+        """Environments whose constructor returned and whose close has not, oldest first."""
+        events = self.events
+        closed = {one.env for one in events if one.event == "close" and one.phase != "begin"}
+        return [one.env for one in events if one.event == "init" and one.phase == "end" and one.env not in closed]
 
     def most_alive(self) -> int:
-        """Most environments that were alive at one moment, from the constructor's begin to the close's end."""
+        """Most environments that were alive at one moment, from the begin of a constructor to the end of its close."""
         now = most = 0
         for one in self.events:
             if one.event == "init" and one.phase == "begin":
                 now += 1
                 most = max(most, now)
-            elif one.event == "close" and one.phase == "end":
+            elif (one.event, one.phase) in (("init", "raised"), ("close", "end"), ("close", "raised")):
                 now -= 1
         return most
 
@@ -150,19 +157,22 @@ class Oracle:
 
         A second close, anything after a close, a thread other than the constructor's, two calls at once.
         """
-        return [problem for env in self.envs() for problem in self._problems_of(env)]
+        events = self.events
+        envs = dict.fromkeys(one.env for one in events)
+        return [problem for env in envs for problem in self._problems_of(env, events)]
 
-    def _problems_of(self, env: str) -> Iterator[str]:
-        events = [one for one in self.events if one.env == env]
+    @staticmethod
+    def _problems_of(env: str, events: list[Event]) -> Iterator[str]:
+        events = [one for one in events if one.env == env]
         threads = {one.thread for one in events}
         if len(threads) > 1:
             yield f"{env} ran on {sorted(threads)}"
         closed = False
         running: str | None = None
         for one in events:
-            if closed and not (one.event == "close" and one.phase == "end"):
+            if closed and not (one.event == "close" and one.phase != "begin"):
                 yield f"{env}: {one.event} {one.mark} after close"
-            if one.phase == "end":
+            if one.phase != "begin":
                 if one.event != running:
                     yield f"{env}: {one.event} ended while {running} ran"
                 running = None
@@ -205,11 +215,9 @@ class Oracle:
         return self.of(event, env=env, mark=mark, phase=phase)
 
     def wait_for_all_closed(self, timeout_s: float = 30.0) -> None:
-        """Wait until every environment was closed, and its ``close()`` has returned.
+        """Wait until every environment that was built is closed, and its ``close()`` has returned.
 
         Raises:
             TimeoutError: one was not.
         """
-        self.wait_until(
-            lambda: all(self.of("close", env=env, phase="end") for env in self.built()), "every close", timeout_s
-        )
+        self.wait_until(lambda: not self.alive(), "every close", timeout_s)

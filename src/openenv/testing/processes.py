@@ -133,7 +133,10 @@ class ServerProcess:
 
         Raises:
             ProcessDied: it ended, or did not answer in time.
+            RuntimeError: it runs already.
         """
+        if self.alive:
+            raise RuntimeError("this server is running already")
         if self._output is None:
             self._output = tempfile.NamedTemporaryFile(prefix="openenv-server-", suffix=".log")  # noqa: SIM115
         self._process = subprocess.Popen(

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from openenv.testing._forward import Cut, Link, Rules, Shared, end_socket, ways
+from openenv.testing._forward import Cut, Link, Reader, Rules, Shared, end_socket, ways
 from openenv.testing.controls import COMMANDS, CutMode, Direction, ProxyControls, RefuseMode, check, parse
 
 __all__ = ["FaultProxy", "main"]
@@ -229,9 +229,22 @@ class FaultProxy(ProxyControls):
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.create_server((self.host, self._port), family=family, backlog=1024)
         self._port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._accept, sock=listener, backlog=1024)
+        loop = asyncio.get_running_loop()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def protocol() -> asyncio.StreamReaderProtocol:
+            reader = Reader(loop=loop)
+            return asyncio.StreamReaderProtocol(reader, lambda _, writer: self._accept(reader, writer), loop=loop)
+
+        self._server = await loop.create_server(protocol, sock=listener, backlog=1024)
+
+    async def _dial(self) -> tuple[Reader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        reader = Reader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, self.target_host, self.target_port)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _accept(self, reader: Reader, writer: asyncio.StreamWriter) -> None:
         self._accepted += 1
         number = self._accepted
         if self._refusing is not None:
@@ -239,7 +252,7 @@ class FaultProxy(ProxyControls):
             self._tell()
             return
         try:
-            target = await asyncio.open_connection(self.target_host, self.target_port)
+            target = await self._dial()
         except OSError:
             end_socket(writer, "rst")
             self._tell()

@@ -16,17 +16,10 @@ from websockets.sync.client import connect
 from openenv.core.env_server import http, sessions
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.types import EnvironmentMetadata
-from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
+from support.envs import CountAction, CountEnv, CountObservation, CountState
 from support.live import LiveServer, serve
 
 HEADER = "OpenEnv-Session"
-
-
-@pytest.fixture
-def env() -> Iterator[type[CountEnv]]:
-    made = fresh_env()
-    yield made
-    made.release.set()
 
 
 @pytest.fixture
@@ -227,8 +220,9 @@ def test_env_errors_have_the_fields_of_the_error_frame(web: httpx.Client) -> Non
         ("/step", b'{"action":{},"timeout_s":0}', "VALIDATION_ERROR", ["body", "timeout_s"]),
         ("/reset", b'{"seed":-1}', "VALIDATION_ERROR", ["body", "seed"]),
         ("/reset", b'{"episode_id":"' + b"x" * 256 + b'"}', "VALIDATION_ERROR", ["body", "episode_id"]),
-        ("/reset", b"[1]", "INVALID_JSON", None),
-        ("/step", b"{", "INVALID_JSON", None),
+        ("/reset", b"[1]", "VALIDATION_ERROR", ["body"]),
+        ("/step", b"", "VALIDATION_ERROR", ["body"]),
+        ("/step", b"{", "INVALID_JSON", ["body", 1]),
         ("/step", b"\xff", "INVALID_JSON", None),
         ("/step", b'{"action":' + b"[" * 100_000, "INVALID_JSON", None),
     ],
@@ -238,6 +232,15 @@ def test_bodies_that_do_not_fit(web: httpx.Client, path: str, body: bytes, code:
     assert (answer.status_code, answer.json()["code"]) == (422, code)
     if loc is not None:
         assert answer.json()["detail"][0]["loc"] == loc
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"5", b"null", b'"s"'])
+def test_a_body_must_be_an_object(web: httpx.Client, env: type[CountEnv], body: bytes) -> None:
+    for path in ("/reset", "/step"):
+        answer = web.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422
+        assert answer.json()["code"] in ("INVALID_JSON", "VALIDATION_ERROR")
+    assert env.log.events == []
 
 
 def test_a_failed_first_reset_leaves_no_session(live: LiveServer, web: httpx.Client, env: type[CountEnv]) -> None:

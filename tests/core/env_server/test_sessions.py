@@ -111,9 +111,10 @@ async def test_a_caller_that_gives_up_leaves_the_session_busy_until_the_call_has
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    following = asyncio.create_task(session.call(note))
     await asyncio.sleep(0.01)
     assert session.machine.state is State.RUNNING
+    following = asyncio.create_task(session.call(note))
+    await asyncio.sleep(0.01)
     assert env.log.of("noted") == []
     env.release.set()
     assert await following == b"noted"

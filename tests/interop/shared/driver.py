@@ -1,9 +1,16 @@
 """Runs clients of whichever openenv its interpreter has, told by JSON lines on stdin, answering on stdout.
 
 ``{"id": 1, "client": "a", "call": "step", "args": [...], "kwargs": {...}}`` starts a call; calls run side by side, and
-``{"id": 1, "value": ...}`` or ``{"id": 1, "error": {...}}`` comes when one has ended. ``new`` makes a client from the
-``kind`` given (``module:Class``), ``cancel`` cancels the call of another id. With ``--sync`` clients are the blocking
-ones and calls run in threads; with ``--main`` they run one after another on the main thread, where signals arrive.
+``{"id": 1, "value": ...}`` or ``{"id": 1, "error": {...}}`` comes when one has ended. Any method of a client is a call,
+and so are:
+
+* ``new``: make a client from the ``kind`` given (``module:Class``)
+* ``cancel``: cancel the call of another id
+* ``noticed``: wait until the client's socket is known to be closed
+* ``twice``: await one and the same step twice
+
+With ``--sync`` clients are the blocking ones and calls run in threads; with ``--main`` they run one after another on
+the main thread, where signals arrive.
 """
 
 from __future__ import annotations
@@ -80,8 +87,24 @@ def keep(command: dict[str, Any], value: Any) -> Any:
     return value
 
 
+async def noticed(client: Any) -> bool:
+    for _ in range(4000):
+        socket = getattr(client, "async_client", client)._ws
+        if socket is None or socket.state.name == "CLOSED":
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
 async def run(command: dict[str, Any]) -> None:
     try:
+        if command["call"] == "noticed":
+            say({"id": command["id"], "value": await noticed(clients[command["client"]])})
+            return
+        if command["call"] == "twice":
+            handle = clients[command["client"]].step(*command["args"])
+            say({"id": command["id"], "value": [plain(await handle), plain(await handle)]})
+            return
         value = await asyncio.to_thread(begin, command) if MODE == "sync" else begin(command)
         if hasattr(value, "__await__"):
             value = await value

@@ -4,6 +4,7 @@ import os
 
 import mirror_env
 
+from openenv.core.env_server import ConcurrencyConfig
 from openenv.core.env_server.http_server import create_app
 
 app = create_app(
@@ -11,6 +12,9 @@ app = create_app(
     mirror_env.MirrorAction,
     mirror_env.MirrorObservation,
     env_name="mirror",
-    max_concurrent_envs=int(os.environ.get("MAX_CONCURRENT_ENVS", "64")),
+    concurrency_config=ConcurrencyConfig(
+        max_concurrent_envs=int(os.environ.get("MAX_CONCURRENT_ENVS", "64")),
+        session_timeout=float(os.environ["MIRROR_SESSION_TIMEOUT"]) if "MIRROR_SESSION_TIMEOUT" in os.environ else None,
+    ),
     state_cls=mirror_env.MirrorState,
 )

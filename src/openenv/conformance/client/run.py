@@ -99,7 +99,7 @@ async def _played(one: Scenario, stage: Stage, upstream: bool) -> list[Finding]:
         found = [Finding.of(fault.clause, said, one.name, upstream=upstream)]
         if fault.clause != name and fault.clause not in one.clauses:
             found.append(Finding(name, Verdict.SKIP, text=f"scenario {one.name} ended early, under {fault.clause}"))
-        return found
+        return [*found, *(Finding(number, Verdict.PASS, check=one.name) for number in sorted(stage.kept))]
     except TimeoutError:
         return [Finding.of(name, Violation("hang", f"scenario {one.name} did not come to an end"), one.name)]
     except (Note, Skip) as said:

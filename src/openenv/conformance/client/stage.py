@@ -50,6 +50,7 @@ class Stage:
         self.had_session = False
         self.secrets: set[str] = set()
         self.dials = 0
+        self.kept: set[str] = set()
         self._command = command
         self._clause = clause
         self._links: list[Link] = []

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         WSStateResponse,
         WSStepMessage,
     )
+    from openenv.core.env_server.v1_options import V1Options
     from openenv.core.exceptions import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -121,6 +122,7 @@ __all__ = [
     "ToolError",
     "ToolErrorType",
     "Transform",
+    "V1Options",
     "WSCloseMessage",
     "WSErrorCode",
     "WSErrorResponse",
@@ -207,6 +209,7 @@ _MODULES = {
         "WSStateResponse",
         "WSStepMessage",
     ),
+    "openenv.core.env_server.v1_options": ("V1Options",),
     "openenv.core.exceptions": (
         "ConcurrencyConfigurationError",
         "EnvironmentFactoryError",

@@ -7,6 +7,7 @@ the env author's code) and encoding cost the event loop nothing.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -47,18 +48,33 @@ class CallError(Exception):
         code: code of the error frame.
         message: text of the error frame.
         extra: its other members.
+        trace: where the message is an environment's own words, what finds them in the log; else None.
     """
 
-    def __init__(self, code: WSErrorCode | V1ErrorCode, message: str, **extra: Any) -> None:
+    def __init__(
+        self, code: WSErrorCode | V1ErrorCode, message: str, *, trace: str | None = None, **extra: Any
+    ) -> None:
         self.code = code
         self.message = clip(message)
         self.extra = extra
+        self.trace = trace
         super().__init__(self.message)
 
     @property
     def data(self) -> dict[str, Any]:
         """The ``data`` of the error frame."""
         return {"message": self.message, "code": self.code.value, **self.extra}
+
+    @property
+    def hidden(self) -> CallError:
+        """The same without the environment's own words and the type of what it raised."""
+        if self.trace is None:
+            return self
+        text = f"The environment failed; the server's log has it as error {self.trace}"
+        extra = {name: value for name, value in self.extra.items() if name != "error_type"}
+        if "errors" in extra:
+            extra["errors"] = [{"type": "value_error", "loc": [], "msg": text, "input": None}]
+        return CallError(self.code, text, **extra)
 
     @property
     def applied(self) -> bool | None:
@@ -115,8 +131,9 @@ async def run_call(
         except UnencodableValue as error:
             raise _after(error) from error
         except Exception as error:  # a serializer of the env author raised; the step has run all the same
-            logger.exception("the reply of %s.%s() cannot be encoded", runner.name, call.kind)
-            raise _after(error) from error
+            trace = _new_trace()
+            logger.exception("the reply of %s.%s() cannot be encoded (error %s)", runner.name, call.kind, trace)
+            raise _after(error, trace) from error
 
     def arguments() -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         if call.kind is CallKind.RESET:
@@ -159,9 +176,12 @@ def make_action(data: Mapping[str, Any], action_cls: type[Action]) -> Action:
     except ValidationError as error:
         raise validation_error(error) from error
     except Exception as error:  # a validator raised what pydantic does not wrap: still the fault of this action
+        trace = _new_trace()
+        logger.info("a validator of %s raised (error %s)", action_cls.__name__, trace, exc_info=error)
         raise CallError(
             WSErrorCode.VALIDATION_ERROR,
             "Invalid message",
+            trace=trace,
             errors=[
                 {
                     "type": type(error).__name__,
@@ -173,9 +193,13 @@ def make_action(data: Mapping[str, Any], action_cls: type[Action]) -> Action:
         ) from error
 
 
-def _after(error: Exception) -> CallError:
+def _after(error: Exception, trace: str | None = None) -> CallError:
     text = str(error) or type(error).__name__
-    return CallError(WSErrorCode.EXECUTION_ERROR, text, error_type=type(error).__name__, applied=True)
+    return CallError(WSErrorCode.EXECUTION_ERROR, text, trace=trace, error_type=type(error).__name__, applied=True)
+
+
+def _new_trace() -> str:
+    return uuid.uuid4().hex[:8]
 
 
 def env_raised(raised: BaseException, where: str) -> CallError:
@@ -184,9 +208,10 @@ def env_raised(raised: BaseException, where: str) -> CallError:
         text = clip(str(raised))
         entry = {"type": INVALID_ACTION, "loc": ["action"], "msg": text, "input": None}
         return CallError(WSErrorCode.VALIDATION_ERROR, text, errors=[entry])
-    logger.error("%s() raised %s", where, type(raised).__name__, exc_info=raised)
+    trace = _new_trace()
+    logger.error("%s() raised %s (error %s)", where, type(raised).__name__, trace, exc_info=raised)
     text = str(raised) or type(raised).__name__
-    return CallError(WSErrorCode.EXECUTION_ERROR, text, error_type=type(raised).__name__, applied=None)
+    return CallError(WSErrorCode.EXECUTION_ERROR, text, trace=trace, error_type=type(raised).__name__, applied=None)
 
 
 def refusal(error: OpenEnvError) -> CallError:

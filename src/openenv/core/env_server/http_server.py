@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 import typing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastapi import FastAPI, WebSocket
 from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.runner import EnvThread
+from openenv.core.env_server.security import Edge, EdgePolicy
 from openenv.core.env_server.sessions import SessionManager, Setup
 from openenv.core.env_server.signals import early_drain
 from openenv.core.env_server.types import (
@@ -59,10 +60,18 @@ class HTTPEnvServer:
             ``OPENENV_DRAIN_GRACE_S``, else 10.
         v1: what is offered of ``openenv.v1``, and its times and bounds; by default the environment variables
             decide, see `V1Options.from_environ`.
+        allowed_origins: origins of web pages that may use the server beside its own, as ``https://ui.example`` or
+            ``https://*.ui.example``; ``*`` for all. Those of ``OPENENV_ALLOWED_ORIGINS`` are added.
+        allowed_hosts: names under which the server is reached, beside the local ones; ``*`` for any. Those of
+            ``OPENENV_ALLOWED_HOSTS`` are added. Without any, ``Host`` is checked on the loopback interface only.
+        token: what ``Authorization: Bearer`` must carry, except for ``/health``; by default
+            ``OPENENV_SERVER_TOKEN`` decides, else nothing is asked for.
+        expose_errors: tell clients type and text of what an environment raised; by default
+            ``OPENENV_EXPOSE_ERRORS`` decides, else yes.
 
     Raises:
         TypeError: ``env`` is not a factory.
-        ValueError: both capacity arguments were given.
+        ValueError: both capacity arguments were given, or an origin or the token cannot be used.
         ConcurrencyConfigurationError: the class does not allow more than one session.
     """
 
@@ -80,6 +89,10 @@ class HTTPEnvServer:
         strict_http: bool | None = None,
         drain_grace_s: float | None = None,
         v1: V1Options | None = None,
+        allowed_origins: Sequence[str] | None = None,
+        allowed_hosts: Sequence[str] | None = None,
+        token: str | None = None,
+        expose_errors: bool | None = None,
     ) -> None:
         _require_factory(env)
         self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
@@ -95,6 +108,7 @@ class HTTPEnvServer:
             self._check(self.env_class, self.factory_name)
         grace = float(os.environ.get("OPENENV_DRAIN_GRACE_S") or 10.0) if drain_grace_s is None else drain_grace_s
         options = V1Options.from_environ() if v1 is None else v1
+        self.edge = EdgePolicy.make(allowed_origins, allowed_hosts, token)
         shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         self.sessions = SessionManager(
             Setup(
@@ -102,6 +116,7 @@ class HTTPEnvServer:
                 name=self.factory_name,
                 check=lambda made: self._check(made, type(made).__name__),
                 thread=EnvThread("shared") if shared else None,
+                expose_errors=_flag("OPENENV_EXPOSE_ERRORS", "1") if expose_errors is None else expose_errors,
             ),
             max_sessions=self.max_concurrent_envs,
             drain_grace_s=grace,
@@ -145,15 +160,16 @@ class HTTPEnvServer:
     # ------------------------------------------------------------ routes
 
     def register_routes(self, app: FastAPI, mode: ServerMode | str = ServerMode.SIMULATION) -> None:
-        """Add the routes to an app, and the drain to its shutdown.
+        """Add the routes to an app, the drain to its shutdown, and the checks of `EdgePolicy` before all its routes.
 
         Args:
-            app: the app.
+            app: the app; not yet started.
             mode: ``production`` leaves out ``/reset``, ``/step`` and ``/state``.
 
         Raises:
             ValueError: there is no such mode.
         """
+        app.add_middleware(Edge, policy=self.edge)
         timeout = self.concurrency_config.session_timeout
 
         @app.websocket("/ws")
@@ -192,6 +208,10 @@ def create_fastapi_app(
     strict_http: bool | None = None,
     drain_grace_s: float | None = None,
     v1: V1Options | None = None,
+    allowed_origins: Sequence[str] | None = None,
+    allowed_hosts: Sequence[str] | None = None,
+    token: str | None = None,
+    expose_errors: bool | None = None,
 ) -> FastAPI:
     """Make an app that serves environments.
 
@@ -208,6 +228,10 @@ def create_fastapi_app(
         strict_http: see `HTTPEnvServer`.
         drain_grace_s: see `HTTPEnvServer`.
         v1: see `HTTPEnvServer`.
+        allowed_origins: see `HTTPEnvServer`.
+        allowed_hosts: see `HTTPEnvServer`.
+        token: see `HTTPEnvServer`.
+        expose_errors: see `HTTPEnvServer`.
 
     Returns:
         The app; its server is ``app.state.openenv_server``.
@@ -230,6 +254,10 @@ def create_fastapi_app(
         strict_http=strict_http,
         drain_grace_s=drain_grace_s,
         v1=v1,
+        allowed_origins=allowed_origins,
+        allowed_hosts=allowed_hosts,
+        token=token,
+        expose_errors=expose_errors,
     )
     app = FastAPI(title="OpenEnv Environment HTTP API", version="1.0.0")
     server.register_routes(app, chosen)
@@ -255,6 +283,10 @@ def create_app(
     strict_http: bool | None = None,
     drain_grace_s: float | None = None,
     v1: V1Options | None = None,
+    allowed_origins: Sequence[str] | None = None,
+    allowed_hosts: Sequence[str] | None = None,
+    token: str | None = None,
+    expose_errors: bool | None = None,
 ) -> FastAPI:
     """Make an app that serves environments; what env packages call.
 
@@ -277,6 +309,10 @@ def create_app(
         strict_http=strict_http,
         drain_grace_s=drain_grace_s,
         v1=v1,
+        allowed_origins=allowed_origins,
+        allowed_hosts=allowed_hosts,
+        token=token,
+        expose_errors=expose_errors,
     )
 
 
@@ -330,5 +366,5 @@ def _mode(mode: ServerMode | str) -> ServerMode:
         raise ValueError(f"Invalid mode: '{mode}'. Must be one of: {[one.value for one in ServerMode]}") from None
 
 
-def _flag(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() in ("true", "1", "yes")
+def _flag(name: str, default: str = "") -> bool:
+    return (os.environ.get(name) or default).strip().lower() in ("true", "1", "yes")

@@ -77,12 +77,14 @@ class Setup:
         name: what the factory is called in errors.
         check: looks at a new environment, on its thread; raises an `OpenEnvError` to refuse it.
         thread: the thread of all sessions, where the class wants a single one; None for one each.
+        expose_errors: tell clients what an environment raised; otherwise only where the log has it.
     """
 
     factory: Callable[[], Any]
     name: str
     check: Callable[[Any], None] = lambda env: None
     thread: EnvThread | None = None
+    expose_errors: bool = True
 
 
 class Session:
@@ -184,7 +186,7 @@ class Session:
 
     def resume(self) -> None:
         """A client has come back, while the session was leased or before its former socket was known to be gone."""
-        if self.machine.state is not State.OPENING:
+        if self.machine.state is not State.OPENING:  # there, only its first call waits: no state depends on a socket
             self.machine.receive(Event.RESUME)
         self.leased_at = None
         self.touch()
@@ -272,7 +274,7 @@ class Session:
         try:
             reply: bytes | CallError = await work(self._runner)
         except CallError as error:
-            reply = error
+            reply = error if self._setup.expose_errors else error.hidden
         except Exception:  # a mistake of ours must not leave the session busy for ever
             logger.exception("a call of session %s failed", self.id)
             reply = CallError(WSErrorCode.SESSION_ERROR, "Internal error", applied=None)

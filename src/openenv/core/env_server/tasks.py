@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from openenv.core.env_server.bodies import answered, json_response, parse
-from openenv.core.env_server.calls import CallError, env_raised
+from openenv.core.env_server.calls import CallError, clip, env_raised
 from openenv.core.env_server.runner import Crash, EnvRunner
 from openenv.core.env_server.types import GetTaskRangeRequest, GetTaskRequest, ListTasksRequest, NumTasksRequest
 from openenv.core.wire.json_codec import encode
@@ -94,7 +94,7 @@ class TaskRoutes:
         shape: Callable[[Any], Any],
     ) -> Response:
         if env_name.lower() != self._server.env_name.lower():
-            return _detail(404, f"unknown environment '{env_name}'")
+            return _detail(404, f"unknown environment '{clip(env_name, 100)}'")
         env_class = self._server.env_class
         if env_class is not None and not hasattr(env_class, method):
             return _detail(501, _not_supported(method))

@@ -123,7 +123,7 @@ class State(BaseModel):
 class CodeExecResult(BaseModel):
     """What a piece of code printed, and how it ended."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     stdout: str
     stderr: str
@@ -133,7 +133,7 @@ class CodeExecResult(BaseModel):
 class EnvironmentMetadata(BaseModel):
     """Who an environment is, for people and for catalogues."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     name: str
     description: str
@@ -154,7 +154,7 @@ class ConcurrencyConfig(BaseModel):
         session_timeout: seconds without a frame after which an idle session ends; None for never.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     max_concurrent_envs: int = Field(default=1, ge=1)
     session_timeout: float | None = Field(default=None, gt=0)
@@ -163,7 +163,7 @@ class ConcurrencyConfig(BaseModel):
 class ServerCapacityStatus(BaseModel):
     """How full a server is."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     active_sessions: int = Field(ge=0)
     max_sessions: int = Field(ge=1)
@@ -187,7 +187,7 @@ class ServerCapacityStatus(BaseModel):
 class SessionInfo(BaseModel):
     """One open session. Times are seconds since the epoch."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     session_id: str
     created_at: float
@@ -199,7 +199,7 @@ class SessionInfo(BaseModel):
 class SchemaResponse(BaseModel):
     """JSON Schemas of an environment's models."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     action: dict[str, Any]
     observation: dict[str, Any]
@@ -210,7 +210,7 @@ class SchemaResponse(BaseModel):
 class HealthResponse(BaseModel):
     """Body of ``GET /health``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     status: HealthStatus = HealthStatus.HEALTHY
 
@@ -240,7 +240,7 @@ class StepRequest(BaseModel):
 class ResetResponse(BaseModel):
     """Answer of ``POST /reset``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     observation: dict[str, Any]
     reward: float | None = None
@@ -251,7 +251,7 @@ class ResetResponse(BaseModel):
 class StepResponse(BaseModel):
     """Answer of ``POST /step``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     observation: dict[str, Any]
     reward: float | None = None
@@ -262,7 +262,7 @@ class StepResponse(BaseModel):
 class ListTasksRequest(BaseModel):
     """Body of ``POST /{env_name}/tasks``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     split: str
 
@@ -270,7 +270,7 @@ class ListTasksRequest(BaseModel):
 class NumTasksRequest(BaseModel):
     """Body of ``POST /{env_name}/num_tasks``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     split: str
 
@@ -278,7 +278,7 @@ class NumTasksRequest(BaseModel):
 class GetTaskRequest(BaseModel):
     """Body of ``POST /{env_name}/task``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     split: str
     index: int
@@ -287,7 +287,7 @@ class GetTaskRequest(BaseModel):
 class GetTaskRangeRequest(BaseModel):
     """Body of ``POST /{env_name}/task_range``."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     split: str
     start: int | None = None
@@ -300,7 +300,7 @@ class GetTaskRangeRequest(BaseModel):
 class BaseMessage(BaseModel):
     """Base of the frames: unknown members are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
 class WSResetMessage(BaseMessage):

@@ -35,16 +35,14 @@ from openenv.core.session.events import (
     Oversized,
     Send,
 )
-from openenv.core.session.keeping import SessionKeeper
+from openenv.core.session.keeping import MIX_UPS, SessionKeeper, fate
 from openenv.core.session.opening import SessionOpened
 from openenv.core.session.states import TABLE, IllegalEvent, Row, State
 from openenv.core.wire.messages import REPLY_TYPE, Reply, WSErrorCode, error_from_frame
-from openenv.core.wire.v1 import V1ErrorCode
 
 __all__ = ["ClientMachine"]
 
 _REFUSALS = frozenset({WSErrorCode.CAPACITY_REACHED, WSErrorCode.FACTORY_ERROR, WSErrorCode.SESSION_ERROR})
-_MIX_UPS = frozenset({V1ErrorCode.SEQ_MISMATCH, V1ErrorCode.SEQ_OUT_OF_ORDER})
 _SEQ_ROOM = 32
 """Bytes that the number adds to a request frame, at the most."""
 
@@ -116,7 +114,9 @@ class ClientMachine(SessionKeeper):
 
     def _open_for_call(self, call: Call, now: float) -> list[Effect]:
         refusal = self._refusal(call)
-        return [Fail(call, refusal)] if refusal else self._open(call, State.NEW)
+        if refusal:
+            return [Fail(call, refusal)]
+        return self._pay(call) if self.due else self._open(call, State.NEW)
 
     def _already_open(self, call: Call, now: float) -> list[Effect]:
         return [Complete(call)]
@@ -262,6 +262,8 @@ class ClientMachine(SessionKeeper):
         call = self._in_flight()
         self.call = None
         self.state = self._return_to
+        if call.sends:  # a reset that was sent in an earlier session may have run there (E23)
+            error.outcome = Outcome.UNKNOWN
         return [Fail(call, error)]
 
     # -------------------------------------------------------------- answers
@@ -274,14 +276,15 @@ class ClientMachine(SessionKeeper):
             return self._protocol_loss(f"a '{reply.kind}' frame numbered {reply.seq} came, where {call.seq} was due")
         if reply.is_error and reply.code in _REFUSALS:
             return self._refused(call, reply, now)
-        if reply.is_error and reply.code in _MIX_UPS:
+        if reply.is_error and reply.code in MIX_UPS:
             return self._protocol_loss(f"the server counts requests differently ({reply.code})")
         if not reply.is_error and reply.kind != REPLY_TYPE[call.op.kind]:
             return self._protocol_loss(f"a '{reply.kind}' frame answered a {call.op} request")
+        error = error_from_frame(reply) if reply.is_error else None
         self.call = None
         self.last_reply = call.seq
-        if reply.is_error:
-            return [*self._unanswered(call), Fail(call, error_from_frame(reply))]
+        if error is not None:
+            return [*self._unanswered(call), Fail(call, error)]
         self._note_answer(call, reply)
         return [Complete(call, reply)]
 
@@ -335,10 +338,13 @@ class ClientMachine(SessionKeeper):
         if self._learn_fate(reply) is None:
             return self._unasked(reply, now)
         call, self.call = self._in_flight(), None
+        return self._take_turn(call, now)
+
+    def _take_turn(self, call: Call, now: float) -> list[Effect]:
         if self.state is not State.LOST:
             return self._ask(call, now)
-        if call.op is Op.RESET:
-            return self._reset_lost(call, now)
+        if call.op in (Op.RESET, Op.CONNECT):
+            return self._reset_lost(call, now) if call.op is Op.RESET else self._connect_lost(call, now)
         return self._pay(call) if call.op is Op.SETTLE else self._refuse(call, now)
 
     def _unasked(self, frame: Reply | Oversized, now: float) -> list[Effect]:
@@ -358,7 +364,7 @@ class ClientMachine(SessionKeeper):
             self.state = State.LOST if self.loss else State.NEW
             return [CloseSocket(), Log(f"the server refused the session: {_message(frame)}")]
         loss = self._loss("protocol", detail="the server sent a frame that no call had asked for")
-        return self._lose_call(call, loss, Outcome.NOT_APPLIED) if call else self._lose(loss)
+        return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
 
     def _protocol_loss(self, detail: str) -> list[Effect]:
         return self._lose_call(self._in_flight(), self._loss("protocol", detail=detail), Outcome.UNKNOWN)

@@ -47,7 +47,10 @@ from openenv.core.session.states import State
 from openenv.core.wire.messages import REPLY_TYPE, Reply, error_from_frame
 from openenv.core.wire.v1 import CloseCode, Lease, LostReason, Resume, Resumed, V1ErrorCode
 
-__all__ = ["SessionKeeper"]
+__all__ = ["SessionKeeper", "fate"]
+
+MIX_UPS = frozenset({V1ErrorCode.SEQ_MISMATCH, V1ErrorCode.SEQ_OUT_OF_ORDER})
+"""Errors which say that the server counts requests differently."""
 
 RESET_TRIES = 8
 """How often a reset without a time limit is sent again when each new session breaks under it."""
@@ -144,7 +147,7 @@ class SessionKeeper:
             return self._start_over()
         call = self.call
         loss = self._loss_from(drop)
-        return self._lose_call(call, loss, _fate(call)) if call else self._lose(loss)
+        return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
 
     def _start_over(self) -> list[Effect]:
         """A session that no call had touched is gone: nothing is lost."""
@@ -164,9 +167,10 @@ class SessionKeeper:
         return self._reset_elsewhere(call, loss, now)
 
     def _kept(self, drop: Drop) -> bool:
-        """Whether the server keeps the session: it was used, and the close code does not end it for good (E24)."""
-        final = None if drop.by_us else CloseCode.final(drop.code, drop.reason)
-        return self.resumable and self.touched and final is None
+        """Whether the session goes on: it was used, its end is not final (E24), and nobody in this process closed the
+        socket behind the client's back, which is taken for what it looks like."""
+        ended = drop.code == CloseCode.CLOSED if drop.by_us else CloseCode.final(drop.code, drop.reason) is not None
+        return self.resumable and self.touched and not ended
 
     def _suspend(self) -> list[Effect]:
         self.state = State.SUSPENDED
@@ -213,8 +217,10 @@ class SessionKeeper:
         delay = 0.0 if call.sends == 1 else self._backoff.delay(call.sends)
         return [*warnings, Dial(delay)]
 
-    def _drop_lost(self, _: Any, now: float) -> list[Effect]:
+    def _drop_lost(self, drop: Drop | None, now: float) -> list[Effect]:
+        """The session of a reset that failed may be leased now: it must not lock us out (E25)."""
         self._forget_socket()
+        self._keep_lease("replaced" if drop is not None and drop.code == CloseCode.REPLACED else "")
         return [CloseSocket()]
 
     # -------------------------------------------------------------- the caller gives up
@@ -242,7 +248,7 @@ class SessionKeeper:
     def _give_up_waiting(self, end: GaveUp, now: float) -> list[Effect]:
         """The fate of an abandoned call did not become known in the time of the next one, which was never sent."""
         call, self.call = self._in_flight(), None
-        return [Fail(call, _timeout(call, Outcome.NOT_APPLIED, "an earlier call that was given up still runs"))]
+        return [Fail(call, _timeout(call, fate(call), "an earlier call that was given up still runs"))]
 
     def _give_up_suspended(self, end: GaveUp, now: float) -> list[Effect]:
         call = self.call
@@ -251,13 +257,13 @@ class SessionKeeper:
         if call.seq:
             return self._abandon(call)
         self.call = None
-        return [Fail(call, _timeout(call, _fate(call), "the connection is gone, and the session not yet resumed"))]
+        return [Fail(call, _timeout(call, fate(call), "the connection is gone, and the session not yet resumed"))]
 
     def _answer_not_taken(self, end: GaveUp, now: float) -> list[Effect]:
         """The answer came, but its caller had given up: nobody has seen what this action did."""
         if end.call.op in (Op.CONNECT, Op.STATE):
             return []
-        if self.numbered:
+        if self.numbered or end.call.op is Op.SETTLE:
             if end.reply is not None:
                 self.due = Due(end.call.op, end.reply)
             return []
@@ -270,7 +276,7 @@ class SessionKeeper:
     def _learn_fate(self, reply: Reply) -> list[Effect] | None:
         """The answer to the abandoned call. Returns None if it is no answer to it."""
         call = self.abandoned
-        if call is None or reply.seq != call.seq:
+        if call is None or reply.seq != call.seq or (reply.is_error and reply.code in MIX_UPS):
             return None
         self.abandoned = None
         self.last_reply = call.seq
@@ -327,7 +333,7 @@ class SessionKeeper:
             return [CloseSocket()]
         loss = self._loss("loop_closed", detail="the event loop that held the session was closed")
         effects = self._lose(loss)
-        return [*effects, Fail(call, self._ended_by(loss, call, _fate(call)))] if call else effects
+        return [*effects, Fail(call, self._ended_by(loss, call, fate(call)))] if call else effects
 
     def _lose_call(self, call: Call, loss: Loss, outcome: Outcome) -> list[Effect]:
         self._forget_socket()
@@ -408,7 +414,7 @@ class SessionKeeper:
         if answer.last_seq not in expected:
             detail = f"the server resumed at request {answer.last_seq}, where {expected[-1]} was expected"
             call, loss = self.call, self._loss("protocol", detail=detail)
-            return self._lose_call(call, loss, _fate(call)) if call else self._lose(loss)
+            return self._lose_call(call, loss, fate(call)) if call else self._lose(loss)
         if self.lease is not None:
             self.lease = Lease(self.lease.session, answer.token, self.lease.epoch)
         self._attempt = self._dials = 0
@@ -423,18 +429,24 @@ class SessionKeeper:
         return self.call if self.call is not None and self.call.seq else self.abandoned
 
     def _go_on(self, open_call: Call | None, answer: Resumed, now: float) -> list[Effect]:
-        if open_call is not None and open_call is self.abandoned:
-            return self._cancel(open_call)
-        if open_call is not None:
+        if open_call is not None and open_call is not self.abandoned:
             if answer.last_seq == open_call.seq:
                 return []
             open_call.sends += 1
             return [Send(open_call)]
+        cancel: list[Effect] = []
+        if open_call is not None and (Feature.CANCEL in self.features or answer.last_seq == open_call.seq):
+            cancel = self._cancel(open_call)
+        elif open_call is not None:  # it never came, and will not come any more: its number is still free
+            self.abandoned = None
+            self.seq -= 1
+        if self.loss is not None and self.abandoned is None:
+            self.state = State.LOST
         call, self.call = self.call, None
-        return [] if call is None else self._ask(call, now)
+        return [*cancel, *(self._take_turn(call, now) if call is not None else [])]
 
-    def _ask(self, call: Call, now: float) -> list[Effect]:
-        """A call that waited has its turn: what an idle client does with it."""
+    def _take_turn(self, call: Call, now: float) -> list[Effect]:
+        """A call that waited has its turn: what an idle or lost client does with it."""
         raise NotImplementedError
 
     def _lose_suspended(self, reason: Any, now: float) -> list[Effect]:
@@ -450,10 +462,10 @@ class SessionKeeper:
             return effects
         if call.op in (Op.RESET, Op.CONNECT):
             return [*effects, *self._open(call, State.LOST)]
-        if call.op is Op.SETTLE:
-            return [*effects, *self._pay(call)] if self.due else [*effects, Fail(call, loss.error(Outcome.UNKNOWN))]
+        if call.op is Op.SETTLE and self.due:
+            return [*effects, *self._pay(call)]
         never = str(reason) == LostReason.NEVER_CALLED
-        return [*effects, Fail(call, loss.error(Outcome.NOT_APPLIED if never else _fate(call)))]
+        return [*effects, Fail(call, loss.error(Outcome.NOT_APPLIED if never else fate(call)))]
 
     def _open_elsewhere(self, _: Any, now: float) -> list[Effect]:
         """The time for reaching the old session is over. A reset opens a new one; other calls wait on (E25)."""
@@ -491,7 +503,7 @@ class SessionKeeper:
         if suspended and lease is not None:
             effects.append(SayRelease())
         if call is not None:
-            effects.append(Fail(call, SessionClosedError(outcome=_fate(call))))
+            effects.append(Fail(call, SessionClosedError(outcome=fate(call))))
         return effects
 
     def _in_flight(self) -> Call:
@@ -526,9 +538,10 @@ def _lost_words(reason: str) -> str:
     return _LOST_WORDS.get(LostReason(reason), "") if reason in set(LostReason) else ""
 
 
-def _fate(call: Call) -> Outcome:
-    """What became of a call that ends without an answer: a frame that never left was not applied."""
-    return Outcome.UNKNOWN if call.sends else Outcome.NOT_APPLIED
+def fate(call: Call) -> Outcome:
+    """What became of a call that ends without an answer: a frame that never left was not applied. A settle speaks of
+    the call that was given up, and waits only while nobody knows."""
+    return Outcome.UNKNOWN if call.sends or call.op is Op.SETTLE else Outcome.NOT_APPLIED
 
 
 def _due_error(call: Call, reply: Reply) -> Due | None:

@@ -77,6 +77,7 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.NEW, Event.RESET): "open_first",
     (Row.NEW, Event.CALL): "open_for_call",
     (Row.NEW, Event.SETTLE): "settle_now",
+    (Row.NEW, Event.GAVE_UP): "stay",
     (Row.NEW, Event.CLOSE): "end",
     (Row.NEW, Event.LOOP_CLOSED): "stay",
     (Row.OPENING, Event.OPENED): "start_session",

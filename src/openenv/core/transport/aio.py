@@ -51,10 +51,15 @@ _STATUS_HINTS = {
 
 
 class _ConnectionLog(logging.LoggerAdapter[logging.Logger]):
-    """`websockets` reports every dead connection as an error; here the session machine tells of it, once."""
+    """What `websockets` reports. A dead connection is told of once, by the session machine, so here it is for debugging
+    only; and what is for debugging there is left out, since it has headers and frames, and with them tokens."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        return level > logging.DEBUG and self.logger.isEnabledFor(logging.DEBUG)
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.DEBUG, msg, *args, **kwargs)
+        if self.isEnabledFor(level):
+            self.logger.log(logging.DEBUG, msg, *args, **kwargs)
 
 
 _log = _ConnectionLog(logging.getLogger("openenv.client.websockets"), {})
@@ -192,6 +197,9 @@ class WebSocketTransport:
                 frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
                 sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
             sock._sock.shutdown(socket.SHUT_RDWR)
+            if self.connection.loop.is_closed():  # nobody else will close it
+                sock._sock.close()
+                self.connection.transport._sock = None  # type: ignore[attr-defined]
         except (OSError, AttributeError):
             pass  # best effort: the server notices a closed socket as well
 

@@ -10,8 +10,8 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, TypeVar, cast
 
 __all__ = ["IoThread"]
 
@@ -58,17 +58,35 @@ class IoThread:
             work: makes the coroutine; called on the I/O thread.
             interrupted: as for `run`.
         """
-        future: Future[T] = Future()
-        self.loop.call_soon_threadsafe(_start, work, future, interrupted)
+        here = asyncio.get_running_loop()
+        done: asyncio.Future[None] = here.create_future()
+
+        def told() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def wake() -> None:
+            try:
+                here.call_soon_threadsafe(told)
+            except RuntimeError:  # that loop was closed under its callers
+                interrupted()
+
+        handover = _Handover(work, wake, interrupted)
         try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if not future.cancel() and not future.cancelled() and future.exception() is None:
-                self.loop.call_soon_threadsafe(interrupted)
+            self.loop.call_soon_threadsafe(handover.start)
+            await done
+            return handover.take()
+        except BaseException as error:
+            handover.leave(self.loop, error)
             raise
+        finally:
+            del handover  # its error holds this frame
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
         """Run a coroutine on the I/O thread and wait for it.
+
+        A signal handler may raise at any moment of the wait. So no lock of `threading` or `concurrent.futures` is
+        shared with the I/O thread: their ``with`` blocks can be left with the lock held.
 
         Args:
             work: makes the coroutine; called on the I/O thread.
@@ -80,43 +98,74 @@ class IoThread:
         """
         if threading.current_thread() is self.thread:
             raise RuntimeError("A blocking call was made on the I/O thread; await it instead.")
-        future: Future[T] = Future()
+        done = threading.Lock()
+        done.acquire()
+        handover = _Handover(work, done.release, interrupted)
         try:
-            self.loop.call_soon_threadsafe(_start, work, future, interrupted)
-            return future.result()
+            self.loop.call_soon_threadsafe(handover.start)
+            done.acquire()
+            return handover.take()
         except BaseException as error:
-            if future.done() and not future.cancelled() and future.exception() is error:
-                raise
-            if not future.cancel() and future.exception() is None:
-                self.loop.call_soon_threadsafe(interrupted)
+            handover.leave(self.loop, error)
             raise
+        finally:
+            del handover  # its error holds this frame
 
 
-def _start(work: Callable[[], Coroutine[Any, Any, T]], future: Future[T], interrupted: Callable[[], object]) -> None:
-    """Run on the I/O thread: start the coroutine and tie its fate to the future, both ways."""
-    if future.cancelled():
-        return
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(work())
+class _Handover(Generic[T]):
+    """One result, from the I/O thread to one waiter elsewhere.
 
-    def waiter_gone(future: Future[T]) -> None:
-        if future.cancelled():
-            loop.call_soon_threadsafe(task.cancel)
+    Either the task hands its result over or the waiter leaves; whichever is first says so in ``_first``, whose
+    ``setdefault`` is one step for every thread.
+    """
 
-    def finished(task: asyncio.Task[T]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if not future.set_running_or_notify_cancel():
-            if error is None and not task.cancelled():
-                interrupted()
-        elif task.cancelled():
-            future.set_exception(asyncio.CancelledError())
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(task.result())
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, T]], wake: Callable[[], object], interrupted: Callable[[], object]
+    ) -> None:
+        self._work = work
+        self._wake = wake
+        self._interrupted = interrupted
+        self._first: dict[str, str] = {}
+        self._task: asyncio.Task[T] | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
 
-    task.add_done_callback(finished)
-    future.add_done_callback(waiter_gone)
+    def start(self) -> None:
+        """On the I/O thread: run the coroutine, unless its waiter has left already."""
+        if not self._first:
+            self._task = asyncio.get_running_loop().create_task(self._work())
+            self._task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[T]) -> None:
+        self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if self._error is None:
+            self._value = task.result()
+        if self._first.setdefault("came", "result") == "result":
+            self._wake()
+        elif self._error is None:
+            self._interrupted()
+
+    def take(self) -> T:
+        """In the waiter, once it was woken."""
+        try:
+            if self._error is not None:
+                raise self._error
+            return cast("T", self._value)
+        finally:
+            del self  # its error holds this frame too
+
+    def leave(self, loop: asyncio.AbstractEventLoop, error: BaseException) -> None:
+        """In the waiter: it stops waiting because of this error, which may be the result itself."""
+        if error is self._error:
+            return
+        if self._first.setdefault("came", "end of waiting") != "result":
+            loop.call_soon_threadsafe(self._cancel)
+        elif self._error is None:
+            loop.call_soon_threadsafe(self._interrupted)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _after_fork() -> None:

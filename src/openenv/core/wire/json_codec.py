@@ -12,18 +12,21 @@ What JSON cannot hold either has one documented form or is refused with the path
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel
+import pydantic  # whose names load when they are first used; importing a client must stay cheap
 
 __all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
 
 MAX_DEPTH = 200
 """Deepest nesting of arrays and objects accepted in a received frame."""
 
-_ATOMS = frozenset({str, int, float, bool, type(None)})
+_NON_NULL_ATOMS = frozenset({str, int, float, bool})
+_ATOMS = _NON_NULL_ATOMS | {type(None)}
 
 
 class UnencodableValue(TypeError):
@@ -77,7 +80,7 @@ def _dumps(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """One step from a foreign type towards JSON, for ``json`` and for pydantic alike."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, pydantic.BaseModel):
         return dump_model(value)
     if isinstance(value, Enum):
         return value.value
@@ -95,7 +98,7 @@ def _advice(value: Any) -> str:
     return ""
 
 
-def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
+def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
     """Dump a pydantic model to JSON-able values by the model's own rules.
 
     Args:
@@ -115,15 +118,16 @@ def dump_model(model: BaseModel, *, exclude: set[str] | None = None) -> dict[str
     for name, value in _members(model):
         if type(value) not in _ATOMS and name not in (exclude or ()):
             _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
+    _keep_non_finite(dumped, model)
     return dumped
 
 
-def _members(model: BaseModel) -> Iterator[tuple[str, Any]]:
+def _members(model: pydantic.BaseModel) -> Iterator[tuple[str, Any]]:
     yield from model.__dict__.items()
     yield from (model.__pydantic_extra__ or {}).items()
 
 
-def _declares_bytes(model: BaseModel, name: str) -> bool:
+def _declares_bytes(model: pydantic.BaseModel, name: str) -> bool:
     field = type(model).model_fields.get(name)
     return field is not None and "bytes" in str(field.annotation)
 
@@ -133,7 +137,7 @@ def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
     if isinstance(value, bytes | bytearray | memoryview):
         if not declared:
             raise UnencodableValue(path, type(value).__name__, _advice(value))
-    elif isinstance(value, BaseModel):
+    elif isinstance(value, pydantic.BaseModel):
         for name, inner in _members(value):
             if type(inner) not in _ATOMS:
                 _refuse_undeclared_bytes(inner, f"{path}.{name}", _declares_bytes(value, name))
@@ -146,28 +150,76 @@ def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
             _refuse_undeclared_bytes(inner, f"{path}[{index}]", declared)
 
 
-def _locate_in_model(model: BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
+def _keep_non_finite(dumped: Any, value: Any) -> Any:
+    """Put NaN and the infinities back where pydantic wrote null for them: in every place without a declared type.
+
+    What a serializer of the model's author wrote is left as it is.
+    """
+    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+        value = value.tolist() if _may_be_non_finite(value) else dumped
+    if isinstance(value, pydantic.RootModel):
+        value = value.root
+    if dumped is None:
+        return value if isinstance(value, float) and not math.isfinite(value) else None
+    if isinstance(dumped, dict):
+        for name, part in _named_parts(dumped, value):
+            if dumped[name] is None or type(dumped[name]) not in _ATOMS:
+                dumped[name] = _keep_non_finite(dumped[name], part)
+    elif isinstance(dumped, list) and not set(map(type, dumped)) <= _NON_NULL_ATOMS:
+        parts = value if isinstance(value, Collection) and len(value) == len(dumped) else dumped
+        dumped[:] = map(_keep_non_finite, dumped, parts)
+    return dumped
+
+
+def _may_be_non_finite(array: Any) -> bool:
+    if array.dtype.kind != "f":
+        return bool(array.dtype.kind == "O")
+    return bool(array.size) and not (math.isfinite(array.min()) and math.isfinite(array.max()))
+
+
+def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value beside the names they were dumped under."""
+    if isinstance(value, pydantic.BaseModel):
+        decorators = type(value).__pydantic_decorators__
+        if decorators.model_serializers:
+            return
+        own = {name for one in decorators.field_serializers.values() for name in one.info.fields}
+        for name, part in _members(value):
+            field = type(value).model_fields.get(name)
+            alias = (field.serialization_alias or field.alias or name) if field else name
+            declared = field is not None and any(hasattr(note, "when_used") for note in field.metadata)
+            if not declared and not own & {name, "*"}:
+                yield from ((shown, part) for shown in {name, alias} if shown in dumped)
+    elif isinstance(value, Mapping) and len(value) == len(dumped):
+        yield from zip(dumped, value.values(), strict=True)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from ((name, part) for name, part in vars(value).items() if name in dumped)
+
+
+def _locate_in_model(model: pydantic.BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
     for name in [name for name, _ in _members(model) if name not in (exclude or ())]:
         try:
             model.model_dump(mode="json", include={name}, fallback=_plain)
         except (UnencodableValue, TypeError, ValueError, RecursionError) as inner:
             value = getattr(model, name)
-            if isinstance(value, BaseModel):
+            if isinstance(value, pydantic.BaseModel):
                 deeper = _locate_in_model(value, inner, None)
                 return UnencodableValue(f"{name}.{deeper.path}".rstrip("."), deeper.type_name, deeper.why)
-            located = _locate(value, inner)
+            located = _locate(value, inner, _failure_in_model)
             return UnencodableValue(_join(name, located.path), located.type_name, located.why)
     return UnencodableValue("", type(model).__name__, str(error))
 
 
-def _locate(value: Any, error: Exception) -> UnencodableValue:
+def _locate(
+    value: Any, error: Exception, failure_of: Callable[[Any], Exception | None] | None = None
+) -> UnencodableValue:
     """Find the first value that cannot be encoded, by trying the parts one after another."""
     path = ""
     seen: set[int] = set()
     while id(value) not in seen and len(seen) < MAX_DEPTH * 10:
         seen.add(id(value))
         for step, part in _parts(value):
-            failure = _failure(part)
+            failure = (failure_of or _failure)(part)
             if failure is not None:
                 path, value, error = _join(path, step), part, failure
                 break
@@ -190,6 +242,19 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 def _failure(value: Any) -> Exception | None:
     try:
         _dumps(value).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        return error
+    return None
+
+
+def _failure_in_model(value: Any) -> Exception | None:
+    """The same by pydantic's rules, which take sets, dates and more."""
+    from pydantic_core import to_jsonable_python  # only on the way to an error
+
+    if isinstance(value, pydantic.BaseModel):
+        return _failure(value)  # which names the field inside
+    try:
+        to_jsonable_python(value, fallback=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         return error
     return None

@@ -166,7 +166,7 @@ def _validation_error(message: str, rest: Mapping[str, Any]) -> OpenEnvError:
     errors = [error for error in raw if isinstance(error, dict)] if isinstance(raw, list) else []
     if any(error.get("type") == INVALID_ACTION for error in errors):
         return InvalidActionError(message, data=rest)
-    places = [".".join(str(part) for part in error.get("loc") or ()) for error in errors]
+    places = [_place(error.get("loc")) for error in errors]
     pairs = zip(places, errors, strict=True)
     told = "; ".join(f"{place or 'action'}: {error.get('msg', '')}" for place, error in pairs)
     return ActionValidationError(
@@ -175,3 +175,8 @@ def _validation_error(message: str, rest: Mapping[str, Any]) -> OpenEnvError:
         errors=errors,
         data=rest,
     )
+
+
+def _place(loc: Any) -> str:
+    """Where in an action an error is. A server may send anything there."""
+    return ".".join(map(str, loc)) if isinstance(loc, list | tuple) else str(loc or "")
