@@ -31,6 +31,8 @@ UPSTREAM: Mapping[str, str] = {
     "two-in-flight": "a second request is sent while one is unanswered",
     "shifted-reply": "a reply that nobody asked for answers the next request",
     "wrong-type-taken": "a reply of the wrong type is taken for the answer",
+    "call-after-refusal": "a call is sent on a socket whose session was refused",
+    "not-offered": "openenv.v1 is not offered",
     "no-close-frame": "the client ends its socket without a close message",
 }
 """Deviations that upstream 0.10.0 is known to have, by the name of the finding."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from openenv.conformance.client.link import Link, step
 from openenv.conformance.client.plain import POISON, STOP, begin, told
-from openenv.conformance.client.scenario import scenario
+from openenv.conformance.client.scenario import ALL_FEATURES, scenario
 from openenv.conformance.client.sessions import Call, Fault
 from openenv.conformance.client.stage import Stage
 from openenv.conformance.report import Skip
@@ -16,6 +16,7 @@ __all__ = ["need"]
 _SMALL = 2000
 _GIVE_UP_S = 0.4
 _HOLD_S = 0.6
+_FULL = {"message": "full", "code": "CAPACITY_REACHED", "active_sessions": 1, "max_sessions": 1}
 
 
 def need(link: Link, *features: str) -> None:
@@ -96,8 +97,7 @@ async def _refused(stage: Stage) -> None:
         kind, _ = await stage.first(link)
         if kind != "open":
             raise Fault("E3", "wrong-first-frame", f"open was due, and {kind} came")
-        data = {"message": "full", "code": "CAPACITY_REACHED", "active_sessions": 1, "max_sessions": 1}
-        await link.send({"type": "error", "data": {**data, "retry_after_s": 0.1, "applied": False}})
+        await link.send({"type": "error", "data": {**_FULL, "retry_after_s": 0.1, "applied": False}})
         await link.quiet(0.1, "E3", "call-before-opened", "though it was refused")
         await link.close(1013, "capacity")
     link = await stage.session("another try")
@@ -283,3 +283,39 @@ async def _given_up_state(stage: Stage) -> None:
         raise Fault("E15", "late-result-taken", "a late state was taken for the answer of another call")
     await link.reply(call, STOP)
     await stage.finish(link)
+
+
+# ---------------------------------------------------------------- the queue
+
+
+@scenario("E28", features=(*ALL_FEATURES, "queue"))
+async def _queued(stage: Stage) -> None:
+    """the server is full, and tells the client its position until there is a slot"""
+    link, data = await _asked_to_wait(stage)
+    for position in (3, 2, 1):
+        await link.send({"type": "queued", "data": {"position": position}})
+        await link.quiet(0.2, "E28", "left-the-queue", "while it waits for a slot")
+    await stage.grant(link, data)
+    await link.reply(await link.call("reset"), STOP)
+    await stage.finish(link)
+
+
+@scenario("E28", features=(*ALL_FEATURES, "queue"))
+async def _queued_in_vain(stage: Stage) -> None:
+    """a place in the queue, and then a refusal: the client asks again"""
+    link, _ = await _asked_to_wait(stage)
+    await link.send({"type": "queued", "data": {"position": 1}})
+    await link.send({"type": "error", "data": {**_FULL, "retry_after_s": 0.1, "applied": False}})
+    await link.close(1013, "capacity")
+    link = await stage.session("another try")
+    await link.reply(await link.call("reset"), STOP)
+    await stage.finish(link)
+
+
+async def _asked_to_wait(stage: Stage) -> tuple[Link, dict[str, Any]]:
+    link = await stage.welcomed()
+    _, data = await stage.first(link)
+    uses, wait_s = data.get("uses"), data.get("wait_for_slot_s", 0)
+    if not isinstance(uses, list) or "queue" not in uses or not wait_s:
+        raise Skip("the client does not wait for a slot; let the driver ask for it")
+    return link, data

@@ -131,7 +131,7 @@ class Link:
                 raw = await self.next()
         except TimeoutError:
             return
-        if raw is None:
+        if raw is None:  # the end of the socket is for the next reading to tell
             return
         raise Fault(clause, name, f"the client sent {str(raw)[:200]} {when}")
 

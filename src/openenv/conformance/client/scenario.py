@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from openenv.conformance.clauses import clause
 from openenv.conformance.client.stage import Stage
 
-__all__ = ["SCENARIOS", "Scenario", "scenario"]
+__all__ = ["ALL_FEATURES", "SCENARIOS", "Scenario", "scenario"]
 
 Body = Callable[[Stage], Awaitable[None]]
 ALL_FEATURES = ("seq", "cancel", "resume")

@@ -84,23 +84,27 @@ class Session:
         self.attempt = 0
         return self.token
 
-    def take(self, call: Call, told: set[str]) -> None:
+    def take(self, call: Call, told: dict[str, str]) -> None:
         """See that a request may come now, and remember it.
 
         Args:
             call: the request.
-            told: steps that came in earlier sessions, without their numbers.
+            told: the steps that came so far, and in which session; this one is added.
 
         Raises:
             Fault: it may not.
         """
         self._number(call)
+        if call.kind == "step":
+            content = json.dumps(call.data, sort_keys=True)
+            if told.setdefault(content, self.id) != self.id and "retry" not in call.data:
+                clause = "P27" if self.plain else "E27"
+                raise Fault(clause, "sent-again", f"a step was sent again, in another session: {call.raw[:200]}")
         if call.kind == "reset":
             self.was_reset = True
         elif self.fresh and not self.was_reset:
-            self._too_early(call, told)
-        if call.kind == "step":
-            told.add(_content(call))
+            clause = "P25" if self.plain else "E15a"
+            raise Fault(clause, "silent-reconnect", f"a {call.kind} came on a fresh session before any reset")
 
     def _number(self, call: Call) -> None:
         if not self.numbered:
@@ -113,17 +117,6 @@ class Session:
             raise Fault("E7", "wrong-seq", text)
         self.last_seq += 1
         self.requests[self.last_seq] = call.raw
-
-    def _too_early(self, call: Call, told: set[str]) -> None:
-        if call.kind == "step" and "retry" not in call.data and _content(call) in told:
-            clause = "P27" if self.plain else "E27"
-            raise Fault(clause, "sent-again", f"a step was sent again, on a fresh session: {call.raw[:200]}")
-        clause = "P25" if self.plain else "E15a"
-        raise Fault(clause, "silent-reconnect", f"a {call.kind} came on a fresh session before any reset")
-
-
-def _content(call: Call) -> str:
-    return json.dumps(call.data, sort_keys=True)
 
 
 def read_object(raw: str | bytes) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Stage:
         self.features = tuple(features)
         self.limits: Frame = {"max_message_bytes": 16 * 1024 * 1024, "max_depth": 200}
         self.epoch = EPOCH
-        self.told: set[str] = set()
+        self.told: dict[str, str] = {}
         self.offered = False
         self.had_session = False
         self.secrets: set[str] = set()
