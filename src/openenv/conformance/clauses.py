@@ -54,7 +54,7 @@ def _v1(number: str, ends: str, feature: str, title: str, text: str) -> Clause:
 _ALL = [
     _plain(1, "s", "silence", "The server accepts the upgrade on /ws and says nothing until it is asked."),
     _plain(
-        2, "s", "one frame, one reply", "Frames are answered one by one and in order, also when they are pipelined."
+        2, "sc", "one frame, one reply", "Frames are answered one by one and in order, also when they are pipelined."
     ),
     _plain(3, "s", "observation", "reset and step are answered by 'observation' with observation, reward and done."),
     _plain(4, "s", "state", "state is answered by 'state' with an object; a 'data' member in the request is an error."),

@@ -31,7 +31,6 @@ UPSTREAM: Mapping[str, str] = {
     "two-in-flight": "a second request is sent while one is unanswered",
     "shifted-reply": "a reply that nobody asked for answers the next request",
     "wrong-type-taken": "a reply of the wrong type is taken for the answer",
-    "call-after-refusal": "a call is sent on a socket whose session was refused",
     "not-offered": "openenv.v1 is not offered",
     "no-close-frame": "the client ends its socket without a close message",
 }
@@ -168,15 +167,22 @@ class Report:
             "clauses": [_as_json(one) for one in self.results],
         }
 
-    def lines(self) -> list[str]:
-        """The report as plain text, a clause a line, and a line for their sum."""
-        lines = []
+    def blocks(self) -> list[str]:
+        """A clause as plain text: its verdict, and below it what was found."""
+        blocks = []
         for one in self.results:
             said = [f"[{found.name}] {found.text}" if found.name else found.text for found in one.worst]
-            lines.append(f"{one.verdict:<9} {one.clause.id:<4} {one.clause.title}")
-            lines += [f"{'':15}{text}" for text in said if text]
-        sums = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in Verdict)
-        return [*lines, f"{self.subject}: {sums}"]
+            lines = [f"{one.verdict:<9} {one.clause.id:<4} {one.clause.title}"]
+            blocks.append("\n".join([*lines, *(f"{'':15}{text}" for text in said if text)]))
+        return blocks
+
+    def sums(self) -> str:
+        """One line with the number of clauses for each verdict."""
+        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in Verdict)
+        return f"{self.subject}: {counts}"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.blocks(), self.sums()])
 
 
 def _as_json(result: Result) -> dict[str, Any]:

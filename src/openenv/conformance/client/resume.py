@@ -67,14 +67,14 @@ async def _nobody_waits(stage: Stage) -> None:
 
 @scenario("E18")
 async def _ended_without_closed(stage: Stage) -> None:
-    """the server, or something between, closes with 1000 and not 'closed': the client comes back"""
-    await _comes_back(stage, "E18", 1000)
+    """the socket is closed with 1000 and not 'closed', and with 1012: the client comes back"""
+    await _comes_back(stage, "E18", 1000, 1012)
 
 
 @scenario("E24")
 async def _ends_that_are_not_final(stage: Stage) -> None:
-    """the socket is closed with 1001, with 1012, with 1011: each time the client comes back"""
-    await _comes_back(stage, "E24", 1001, 1012, 1011)
+    """the socket is closed with 1001, with 1011, with 3000: each time the client comes back"""
+    await _comes_back(stage, "E24", 1001, 1011, 3000)
 
 
 async def _comes_back(stage: Stage, clause: str, *codes: int) -> None:

@@ -21,7 +21,6 @@ __all__: list[str] = []
 S = TypeVar("S", bound=Socket)
 
 _SLACK_S = 5.0
-_EVICTION_S = 20.0
 _POLL_S = 0.05
 _WAITING = 8
 _QUEUE_S = 30.0
@@ -149,10 +148,12 @@ def _lease_gives_way(target: Target) -> None:
         one.cut()
         if frame["type"] == "opened":
             raise Violation("over-capacity", "a lease did not count: a newcomer was let in at once")
-        deadline = time.monotonic() + _EVICTION_S
+        deadline = time.monotonic() + target.eviction_s
         while frame["type"] != "opened":
             if time.monotonic() > deadline:
-                raise Violation("lease-kept", f"a lease was not evicted in {_EVICTION_S:g} s, though a client waits")
+                raise Violation(
+                    "lease-kept", f"a lease was not evicted in {target.eviction_s:g} s, though a client waits"
+                )
             time.sleep(4 * _POLL_S)
             one, frame = _v1_session(target)
             one.cut()

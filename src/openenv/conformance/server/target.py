@@ -24,6 +24,7 @@ class Target:
         url: its base URL, ``http://host:port``, with or without ``/ws``.
         timeout_s: bound of every wait, in seconds.
         fill: most sessions to open to see it full.
+        eviction_s: within what time a lease must give way to a client that waits, in seconds.
         action: an action that its environment takes.
         plain_only: leave ``openenv.v1`` alone.
         wants: features that it must offer.
@@ -36,6 +37,7 @@ class Target:
     url: str
     timeout_s: float = 10.0
     fill: int = 32
+    eviction_s: float = 20.0
     action: Frame | None = None
     plain_only: bool = False
     wants: frozenset[str] = frozenset()
