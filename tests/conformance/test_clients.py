@@ -18,7 +18,7 @@ SAFETY = {"P24", "P25", "P26"}
 
 
 async def test_our_client_keeps_every_clause(driver: list[str]) -> None:
-    report = await grade_client(driver, timeout_s=20)
+    report = await grade_client(driver, timeout_s=20, jobs=4)
     left = {one.clause.id: one.verdict for one in report.results if one.verdict is not Verdict.PASS}
     assert set(left) <= LATER, str(report)
     assert Verdict.VIOLATION not in left.values()
@@ -28,7 +28,7 @@ async def test_our_client_keeps_every_clause(driver: list[str]) -> None:
 async def test_upstreams_client_keeps_the_plain_dialect_and_its_deviations_have_names(
     upstream_driver: list[str],
 ) -> None:
-    report = await grade_client(upstream_driver, plain_only=True, upstream=True, timeout_s=20)
+    report = await grade_client(upstream_driver, plain_only=True, upstream=True, timeout_s=20, jobs=4)
     assert report.count(Verdict.VIOLATION) == 0, str(report)
     assert {one.clause.id for one in report.results if one.verdict is not Verdict.PASS} == SAFETY
     assert named(report) == {
@@ -40,7 +40,7 @@ async def test_upstreams_client_keeps_the_plain_dialect_and_its_deviations_have_
 
 
 async def test_a_plain_client_that_is_asked_for_more(upstream_driver: list[str]) -> None:
-    report = await grade_client(upstream_driver, only=["P25", "E1", "E7"], timeout_s=20)
+    report = await grade_client(upstream_driver, only=["P25", "E1", "E7"], timeout_s=20, jobs=4)
     verdicts = {one.clause.id: one.verdict for one in report.results}
     assert verdicts == {"P25": Verdict.VIOLATION, "E1": Verdict.VIOLATION, "E7": Verdict.SKIP}
     assert report.exit_code == 1
@@ -49,7 +49,7 @@ async def test_a_plain_client_that_is_asked_for_more(upstream_driver: list[str])
 @pytest.mark.parametrize("program", ["plain_client", "v1_client"])
 async def test_the_reference_clients_keep_every_clause(program: str) -> None:
     command = [sys.executable, str(REFERENCE / f"{program}.py"), "{url}"]
-    report = await grade_client(command, plain_only=program == "plain_client", timeout_s=20)
+    report = await grade_client(command, plain_only=program == "plain_client", timeout_s=20, jobs=4)
     assert {one.verdict for one in report.results} == {Verdict.PASS}, str(report)
 
 

@@ -61,7 +61,7 @@ class Socket:
     def __init__(self, url: str, *, offers: tuple[str, ...] = (), timeout_s: float = 10.0) -> None:
         self.timeout_s = timeout_s
         try:
-            self.ws: ClientConnection = connect(
+            connection = connect(
                 url,
                 subprotocols=[Subprotocol(one) for one in offers] or None,
                 max_size=None,
@@ -71,6 +71,7 @@ class Socket:
                 ping_interval=None,
                 proxy=None,
             )
+            self.ws: ClientConnection = connection.__enter__()  # newer versions connect here; `cut` is the way out
         except InvalidHandshake as error:
             raise Violation("handshake", f"the handshake with {url} failed: {error}") from None
         except (OSError, EOFError, ValueError) as error:  # ValueError: a URL that is none

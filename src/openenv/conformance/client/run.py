@@ -10,7 +10,7 @@ from openenv.conformance.client import calls, plain, resume
 from openenv.conformance.client.scenario import SCENARIOS, Scenario
 from openenv.conformance.client.sessions import Fault
 from openenv.conformance.client.stage import Stage
-from openenv.conformance.report import Finding, Note, Report, Skip, Verdict, Violation
+from openenv.conformance.report import Finding, Note, NotGraded, Report, Skip, Verdict, Violation
 
 __all__ = ["grade_client"]
 
@@ -54,8 +54,9 @@ async def grade_client(
 
     async def play(one: Scenario) -> None:
         async with free:
-            stage = Stage(command, one.clauses[0], plain=one.plain, features=one.features, timeout_s=timeout_s)
-            findings = await _played(one, stage, upstream)
+            main = next(number for number in one.clauses if number in wanted)
+            stage = Stage(command, main, plain=one.plain, features=one.features, timeout_s=timeout_s)
+            findings = await _played(one, stage, main, upstream)
         offers.append(stage.offered)
         report.add(findings)
         for finding in findings:
@@ -85,13 +86,20 @@ def _v1(report: Report) -> list[Clause]:
 
 
 async def _all(play: Callable[[Scenario], Coroutine[None, None, None]], chosen: Sequence[Scenario]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for one in chosen:
-            group.create_task(play(one))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in chosen:
+                group.create_task(play(one))
+    except* NotGraded as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+    else:
+        return
+    raise first
 
 
-async def _played(one: Scenario, stage: Stage, upstream: bool) -> list[Finding]:
-    name = one.clauses[0]
+async def _played(one: Scenario, stage: Stage, name: str, upstream: bool) -> list[Finding]:
     try:
         async with asyncio.timeout(stage.timeout_s * _WAITS_A_SCENARIO), stage:
             await one.run(stage)
