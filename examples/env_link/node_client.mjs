@@ -1,11 +1,13 @@
 // A client of openenv.v1 for Node, on Node's own WebSocket; it needs no package. Written from docs/SPEC-env-link.md,
 // whose clauses the comments cite. Run as a program it plays a game of envs/sudoku_env to its end:
 //
-//     node node_client.mjs http://127.0.0.1:8000 [--size 4|9] [--seed N]
+//     node node_client.mjs http://127.0.0.1:8000 [--size 4|9] [--seed N] [--ask]
 //
+// With --ask it waits for a line on standard input before each move.
 // Before Node 22: node --experimental-websocket node_client.mjs ... A connection that breaks in mid-game is nothing but
 // a line in the output: the client resumes its session, and no move is made twice.
 
+import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const SUBPROTOCOL = "openenv.v1";
@@ -15,6 +17,7 @@ const REFUSALS = ["CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"];
 const FINAL_CODES = { 1013: "capacity", 4000: "replaced", 4001: "idle", 4002: "draining", 4003: "protocol" };
 const CALL_MS = 60_000;
 const OPENING_MS = 10_000;
+const REDIAL_MS = 100;
 const FIRST_DELAY_MS = 50;
 const LAST_DELAY_MS = 2_000;
 
@@ -239,9 +242,13 @@ export class EnvClient {
 
   // -------------------------------------------------------------- opening
 
-  /** E1: a WHATWG WebSocket may fail when its offer is not echoed, so it is dialled once more without it. */
+  /** E1: a WHATWG WebSocket may fail when its offer is not echoed, so it is dialled once more without it. A plain server
+   * has given the first dial a slot, so it is given a moment to take it back. */
   async #dial() {
-    return await Socket.dial(this.#url, [SUBPROTOCOL]) ?? await Socket.dial(this.#url, []);
+    const socket = await Socket.dial(this.#url, [SUBPROTOCOL]);
+    if (socket) return socket;
+    await sleep(REDIAL_MS);
+    return await Socket.dial(this.#url, []);
   }
 
   async #open() {
@@ -393,7 +400,7 @@ export function solve(board) {
 }
 
 /** Play one game to its end. Returns whether it was solved, all of it on one board. */
-async function play(client, say, settings) {
+async function play(client, say, settings, asked) {
   let result = await client.reset(settings);
   const { board, board_id: id } = result.observation;
   say(`board ${id}, features ${client.features.join(" ") || "none: the plain dialect"}`);
@@ -404,6 +411,7 @@ async function play(client, say, settings) {
   for (const [r, cells] of board.entries()) {
     for (const [c, given] of cells.entries()) {
       if (given) continue;
+      await asked();
       result = await client.step({ row: r + 1, col: c + 1, value: solution[r][c] });
       total += result.reward ?? 0;
       moves += 1;
@@ -423,10 +431,14 @@ async function main() {
   const option = (name, fallback) => Number(options[options.indexOf(name) + 1 || options.length] ?? fallback);
   const say = (line) => process.stdout.write(`${line}\n`);
   if (!url || typeof WebSocket === "undefined") {
-    say(url ? "This Node has no WebSocket; run it with --experimental-websocket." : "usage: node_client.mjs URL [--size N] [--seed N]");
+    say(url ? "This Node has no WebSocket; run it with --experimental-websocket." : "usage: node_client.mjs URL [--size N] [--seed N] [--ask]");
     return 2;
   }
-  return await play(new EnvClient(url, say), say, { size: option("--size", 9), seed: option("--seed", 7) }) ? 0 : 1;
+  const lines = options.includes("--ask") ? createInterface({ input: process.stdin })[Symbol.asyncIterator]() : null;
+  const settings = { size: option("--size", 9), seed: option("--seed", 7) };
+  const solved = await play(new EnvClient(url, say), say, settings, async () => { await lines?.next(); });
+  if (lines) process.stdin.destroy();
+  return solved ? 0 : 1;
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? "").href) process.exitCode = await main();

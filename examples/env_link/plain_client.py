@@ -29,13 +29,14 @@ CALL_S = 60.0
 CLOSE_S = 2.0
 
 BUGS = {
-    "pipelines": "P2",
+    "socket-for-each-reset": "P2",
     "request-ids": "P7",
     "nests-action": "P8",
     "reset-with-null": "P9",
+    "error-ends-session": "P13",
     "binary-frames": "P14",
     "leaves-without-close": "P15",
-    "stays-when-full": "P17",
+    "full-for-ever": "P17",
     "two-calls-at-once": "P24",
     "silent-reconnect": "P25",
     "late-answer": "P26",
@@ -130,7 +131,7 @@ class PlainClient:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                if self.bug in ("two-calls-at-once", "pipelines"):
+                if self.bug == "two-calls-at-once":
                     return await self.exchange(kind, data)
                 async with self.turn:
                     return await self.exchange(kind, data)
@@ -142,6 +143,10 @@ class PlainClient:
         if kind == "reset":
             self.reset_begun = True
             self.ready = False
+            if self.bug == "socket-for-each-reset" and self.ws is not None:
+                self.lose(self.ws)
+            if self.bug == "full-for-ever" and self.refusal is not None:
+                raise self.refusal
         elif self.reset_begun and not self.ready and self.bug != "silent-reconnect":
             raise SessionLost("the session is gone: call reset()")  # P25
         ws = self.ws or await self.dial()
@@ -166,6 +171,8 @@ class PlainClient:
                 return await self.again(kind, data)
             raise
         if reply["type"] == "error":
+            if self.bug == "error-ends-session":
+                self.lose(ws)
             raise CallFailed(reply["data"])
         if reply["type"] != REPLY_TYPE[kind]:
             self.lose(ws)
@@ -174,8 +181,8 @@ class PlainClient:
         return reply["data"]
 
     async def again(self, kind: str, data: Data | None) -> Data:
-        """What the bug ``sends-again`` does: the same step on a new session, after a reset."""
-        await self.exchange("reset", {})
+        """What the bug ``sends-again`` does: the same step on a new session."""
+        self.reset_begun = False
         return await self.exchange(kind, data)
 
     def request(self, kind: str, data: Data | None) -> str:
@@ -215,11 +222,11 @@ class PlainClient:
         self.lose(ws)
 
     def received(self, ws: ClientConnection, frame: Data) -> None:
-        if frame.get("type") == "error" and frame["data"].get("code") in REFUSALS and self.bug != "stays-when-full":
+        if frame.get("type") == "error" and frame["data"].get("code") in REFUSALS:
             self.refusal = CallFailed(frame["data"])  # P17: this socket is of no further use
         elif self.waiting:
             return self.waiting.pop(0).set_result(frame)
-        return None if self.bug in ("late-answer", "stays-when-full") else self.lose(ws)
+        return None if self.bug == "late-answer" else self.lose(ws)
 
     def lose(self, ws: ClientConnection) -> None:
         """The session is over; whoever waits is told."""
@@ -254,13 +261,16 @@ def next_of(result: Data) -> Data:
 
 
 async def make(client: Client, todo: Data) -> Data:
-    """Make a call; if it raises, once more without its time limit."""
+    """Make a call. If it raises, do what it says for that; else make it once more, without its time limit."""
     await asyncio.sleep(todo.get("wait_s", 0))
     data = {"step": todo.get("action"), "reset": todo.get("data") or {}}.get(todo["call"])
     try:
         return await client.call(todo["call"], data, todo.get("timeout_s", CALL_S))
     except Exception:  # whatever it is, the driver goes on
-        return await client.call(todo["call"], data, CALL_S)
+        if "else" in todo:
+            return await make(client, todo["else"])
+        again = {**data, "retry": True} if data is not None and todo["call"] == "step" else data
+        return await client.call(todo["call"], again, CALL_S)
 
 
 async def begin(client: Client) -> Data:

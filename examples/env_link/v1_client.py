@@ -44,7 +44,6 @@ FINAL = {1013: "capacity", 4000: "replaced", 4001: "idle", 4002: "draining", 400
 """E24: close codes that end a session. 1000 is one only with the reason 'closed'."""
 
 BUGS = {
-    "no-offer": "E1",
     "speaks-unechoed": "E1",
     "speaks-first": "E2",
     "calls-before-opened": "E3",
@@ -63,15 +62,14 @@ BUGS = {
     "failed-reset-is-enough": "E15a",
     "plain-goes-on": "E16",
     "leaves-without-close": "E18",
+    "1012-is-final": "E18",
     "keeps-old-token": "E20",
     "same-attempt": "E20",
     "resends-started": "E21",
     "resends-abandoned": "E21",
     "comes-back-replaced": "E22",
-    "waits-for-a-call": "E23",
     "hammers": "E23",
     "gives-up": "E23",
-    "1012-is-final": "E24",
     "4002-is-not-final": "E24",
     "never-releases": "E25",
     "sends-again": "E27",
@@ -211,20 +209,20 @@ class V1Client:
         try:
             async with asyncio.timeout(timeout_s):
                 if self.bug == "two-calls-at-once":
-                    return await self.exchange(kind, data)
+                    return await self.exchange(kind, data, timeout_s)
                 async with self.turn:
-                    return await self.exchange(kind, data)
+                    return await self.exchange(kind, data, timeout_s)
         except TimeoutError:
             text = f"no answer to {kind} within {timeout_s} s: call settle() before the next step"
             raise CallTimeout(text) from None
 
-    async def exchange(self, kind: str, data: Data | None) -> Data:
+    async def exchange(self, kind: str, data: Data | None, timeout_s: float | None) -> Data:
         """Send a request in the right session, and wait for its answer."""
         if kind == "reset":
             self.reset_begun = self.needs_reset = True
         if self.bug != "next-at-once":
             await self.settled()
-        await self.reach(kind)
+        await self.reach(kind, OPENING_S if timeout_s is None else min(OPENING_S, timeout_s / 2))
         if kind != "reset" and self.needs_reset:
             raise SessionLost("no reset has completed in this session (E15a)")
         late, self.late = self.late, None
@@ -239,8 +237,8 @@ class V1Client:
             raise
         except SessionLost:
             if self.bug == "sends-again" and kind == "step":
-                await self.exchange("reset", {})
-                return await self.exchange(kind, data)
+                self.reset_begun = self.needs_reset = False
+                return await self.exchange(kind, data, None)
             raise
 
     async def settled(self) -> None:
@@ -248,19 +246,26 @@ class V1Client:
         if self.sent is not None and self.sent.abandoned:
             await asyncio.wait([self.sent.answer])
 
-    async def reach(self, kind: str) -> None:
+    async def reach(self, kind: str, patience_s: float) -> None:
         """A socket that is up: the session's own, which may have to be resumed first, or a new one's."""
-        until = asyncio.get_running_loop().time() + OPENING_S
+        until = asyncio.get_running_loop().time() + patience_s
         while self.alive and self.ws is None:  # E25: a reset too comes back to the old session first
-            if kind == "reset" and asyncio.get_running_loop().time() > until:
+            if kind == "reset" and asyncio.get_running_loop().time() >= until:
                 self.lose("unreachable")
                 break
             self.changed.clear()
-            await asyncio.wait([asyncio.ensure_future(self.changed.wait())], timeout=0.5)
+            await self.wait_for_change(until if kind == "reset" else None)
         if not self.alive:
             if kind != "reset" and self.reset_begun:
                 raise self.refusal or SessionLost("the session is gone: call reset()")
             await self.open()
+
+    async def wait_for_change(self, until: float | None) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self.changed.wait()
+        except TimeoutError:
+            pass
 
     def prepare(self, kind: str, data: Data | None) -> Sent:
         """E7: number a request. E10: one that the server would not read is not sent."""
@@ -355,7 +360,7 @@ class V1Client:
         query = f"?token={self.lease.token}" if secret and self.lease else ""
         return await connect(
             self.url + query,
-            subprotocols=None if self.bug == "no-offer" else [SUBPROTOCOL],
+            subprotocols=[SUBPROTOCOL],
             compression=None,
             max_size=None,
             proxy=None,
@@ -486,8 +491,6 @@ class V1Client:
         """E20, E23: dial until the server says that the session is back, or gone."""
         delay, dials = FIRST_DELAY_S, 0
         while True:
-            while self.bug == "waits-for-a-call" and not self.turn.locked():
-                await asyncio.sleep(0.02)
             try:
                 async with asyncio.timeout(OPENING_S):
                     ws = await self.dial()
