@@ -17,6 +17,7 @@ const REFUSALS = ["CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"];
 const FINAL_CODES = { 1013: "capacity", 4000: "replaced", 4001: "idle", 4002: "draining", 4003: "protocol" };
 const CALL_MS = 60_000;
 const OPENING_MS = 10_000;
+const CLOSE_MS = 2_000;
 const REDIAL_MS = 100;
 const FIRST_DELAY_MS = 50;
 const LAST_DELAY_MS = 2_000;
@@ -61,6 +62,16 @@ function stringify(frame) {
 // ------------------------------------------------------------------ one socket
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/** What a promise gives, or undefined if that takes longer; leaves no timer behind. */
+async function atMost(ms, work) {
+  let timer;
+  try {
+    return await Promise.race([work, new Promise((done) => { timer = setTimeout(done, ms); })]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 /** A WebSocket whose frames are awaited, up to the end of the first words, and then handed to `onframe`. */
 class Socket {
@@ -139,7 +150,7 @@ export class EnvClient {
     this.#socket = null;
     if (!socket) return;
     socket.send(stringify({ type: "close" }));
-    await Promise.race([socket.ended, sleep(2_000)]);
+    await atMost(CLOSE_MS, socket.ended);
     socket.ws.close();
   }
 
@@ -187,7 +198,7 @@ export class EnvClient {
   async #reach(kind) {
     if (this.#alive && !this.#socket) {
       const back = new Promise((done) => this.#up.push(done));
-      await (kind === "reset" ? Promise.race([back, sleep(OPENING_MS)]) : back);
+      await (kind === "reset" ? atMost(OPENING_MS, back) : back);
       if (this.#alive && !this.#socket && kind === "reset") this.#lose("unreachable");
     }
     if (this.#alive) return;
@@ -270,7 +281,7 @@ export class EnvClient {
 
   /** E2 to E4: welcome, release, open, opened. */
   async #firstWords(socket) {
-    const welcome = (await socket.next())?.data;
+    const welcome = (await atMost(OPENING_MS, socket.next()))?.data;
     if (welcome?.protocol !== 1) throw new SessionLost("no welcome of protocol 1 came");
     const listed = welcome.features.includes("seq") ? welcome.features : [];
     const uses = FEATURES.filter((one) => listed.includes(one));
@@ -323,13 +334,13 @@ export class EnvClient {
   /** E20, E21: one try. Returns whether it is over, with the session back or gone. */
   async #comeBack(socket) {
     const lease = this.#lease;
-    const welcome = (await Promise.race([socket.next(), sleep(OPENING_MS)]))?.data;
+    const welcome = (await atMost(OPENING_MS, socket.next()))?.data;
     if (!welcome) return this.#refused(socket);
     if (welcome.epoch !== lease.epoch) return this.#gone("epoch");
     lease.attempt += 1;
     const { session, token, epoch, attempt } = lease;
     socket.send(stringify({ type: "resume", data: { session, token, epoch, last_reply: this.#lastReply, attempt } }));
-    const answer = await Promise.race([socket.next(), sleep(OPENING_MS)]);
+    const answer = await atMost(OPENING_MS, socket.next());
     if (!this.#alive) return true;
     if (!answer) return this.#refused(socket);
     if (answer.type !== "resumed") return this.#gone(answer.data?.reason ?? "protocol");
@@ -347,7 +358,7 @@ export class EnvClient {
   }
 
   async #refused(socket) {
-    const end = await Promise.race([socket.ended, sleep(0)]);
+    const end = await atMost(0, socket.ended);
     return end && this.#final(end) ? this.#gone(this.#final(end)) : false;
   }
 

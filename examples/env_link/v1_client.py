@@ -70,6 +70,7 @@ BUGS = {
     "comes-back-replaced": "E22",
     "hammers": "E23",
     "gives-up": "E23",
+    "waits-for-a-call": "E23",
     "4002-is-not-final": "E24",
     "never-releases": "E25",
     "sends-again": "E27",
@@ -491,6 +492,8 @@ class V1Client:
         """E20, E23: dial until the server says that the session is back, or gone."""
         delay, dials = FIRST_DELAY_S, 0
         while True:
+            while self.bug == "waits-for-a-call" and not self.turn.locked():
+                await asyncio.sleep(0.02)
             try:
                 async with asyncio.timeout(OPENING_S):
                     ws = await self.dial()
