@@ -32,7 +32,6 @@ UPSTREAM: Mapping[str, str] = {
     "shifted-reply": "a reply that nobody asked for answers the next request",
     "wrong-type-taken": "a reply of the wrong type is taken for the answer",
     "not-offered": "openenv.v1 is not offered",
-    "no-close-frame": "the client ends its socket without a close message",
 }
 """Deviations that upstream 0.10.0 is known to have, by the name of the finding."""
 

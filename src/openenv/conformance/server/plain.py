@@ -61,6 +61,8 @@ def _observation(target: Target) -> None:
         except Skip:
             pass  # reset alone can be asked of any environment
         for frame in frames:
+            if frame["type"] == "error" and frame is not frames[0] and not target.probe:
+                raise Note("action-refused", f"the action that was given is refused: {short(frame)}")
             data = observation_of(frame)
             reward, done = data.get("reward", "missing"), data.get("done")
             if not (reward is None or isinstance(reward, bool | int | float)):
@@ -101,8 +103,9 @@ def _no_order(target: Target) -> None:
     with target.plain() as one:
         one.alive("nothing")
         frame = one.ask(target.step_frame())
-        if frame["type"] == "error":
-            error_of(frame, "EXECUTION_ERROR", "INVALID_ACTION")
+        if frame["type"] == "error" and not target.probe:  # the environment's own rules may forbid it
+            error_of(frame, "EXECUTION_ERROR", "VALIDATION_ERROR")
+            one.alive("a step before any reset")
         else:
             observation_of(frame)
 
