@@ -178,7 +178,8 @@ class PlainClient:
             self.lose(ws)
             raise SessionLost(f"{kind} was answered by '{reply['type']}'")
         self.ready = self.ready or kind == "reset"
-        return reply["data"]
+        answer: Data = reply["data"]
+        return answer
 
     async def again(self, kind: str, data: Data | None) -> Data:
         """What the bug ``sends-again`` does: the same step on a new session."""

@@ -279,8 +279,10 @@ class PlainServer:
 
     def full(self, **more: Any) -> CallError:
         text = f"Server at capacity: {self.active}/{self.capacity} sessions active. Cannot accept new connections."
-        numbers = {"active_sessions": self.active, "max_sessions": self.capacity}
-        return CallError("CAPACITY_REACHED", text, **({} if self.bug == "full-without-numbers" else numbers), **more)
+        numbers: dict[str, Any] = {"active_sessions": self.active, "max_sessions": self.capacity}
+        if self.bug == "full-without-numbers":
+            numbers = {}
+        return CallError("CAPACITY_REACHED", text, **numbers, **more)
 
     async def refuse(self, ws: ServerConnection, error: CallError) -> None:
         await ws.send(encode({"type": "error", "data": error.data}))

@@ -195,7 +195,8 @@ class V1Server(PlainServer):
                     break
                 moved = asyncio.create_task(self.changed.wait())
                 patience = min(left, self.retry_after_s() if self.leases() else left)
-                await asyncio.wait({slot, gone, moved}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                waited: set[asyncio.Future[Any]] = {slot, gone, moved}
+                await asyncio.wait(waited, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 moved.cancel()
             return slot.done() and not gone.done()
         finally:
