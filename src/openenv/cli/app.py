@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from openenv import __version__
+from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
+app.add_typer(conformance)
 
 
 def _tell_version(wanted: bool) -> None:

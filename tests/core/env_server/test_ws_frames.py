@@ -111,6 +111,11 @@ GOLDEN = [
         '{"type":"mcp","data":{"jsonrpc":"2.0","id":1,"error":{"code":-32603,'
         '"message":"Environment does not support MCP","data":null}}}',
     ),
+    (
+        '{"type": "mcp", "data": {"jsonrpc": "2.0", "id": 1, "method": "nope"}}',
+        '{"type":"mcp","data":{"jsonrpc":"2.0","id":1,"error":{"code":-32601,'
+        '"message":"Method not found: nope","data":null}}}',
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from openenv.core.env_server.calls import Call, CallError, clip, validation_error
-from openenv.core.env_server.mcp_types import JsonRpcErrorCode, JsonRpcRequest, WSMCPMessage
+from openenv.core.env_server.mcp_types import JsonRpcErrorCode, JsonRpcRequest, McpMethod, WSMCPMessage
 from openenv.core.env_server.types import WSCloseMessage, WSResetMessage, WSStateMessage, WSStepMessage
 from openenv.core.wire.json_codec import MalformedFrame, decode
 from openenv.core.wire.messages import CallKind, WSErrorCode
@@ -76,10 +76,14 @@ def read_request(message: Mapping[str, Any]) -> Call | Answer | None:
 def _mcp_answer(data: Mapping[str, Any]) -> Answer:
     """Answer an mcp frame of an environment that has no tools."""
     try:
-        request_id = JsonRpcRequest.model_validate(data).id
+        request = JsonRpcRequest.model_validate(data)
     except ValidationError as error:
         code, text, request_id = JsonRpcErrorCode.INVALID_REQUEST, f"Invalid request: {clip(str(error))}", None
     else:
-        code, text = JsonRpcErrorCode.INTERNAL_ERROR, "Environment does not support MCP"
+        request_id = request.id
+        if request.method in {method.value for method in McpMethod}:
+            code, text = JsonRpcErrorCode.INTERNAL_ERROR, "Environment does not support MCP"
+        else:
+            code, text = JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found: {clip(request.method, 100)}"
     failure = {"code": int(code), "message": text, "data": None}
     return Answer("mcp", {"jsonrpc": "2.0", "id": request_id, "error": failure})
