@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 import warnings
@@ -55,7 +56,10 @@ def once_more(call: dict[str, Any]) -> dict[str, Any]:
 
 
 async def main() -> None:
-    client = GenericEnvClient(sys.argv[1] if len(sys.argv) > 1 else os.environ["OPENENV_URL"])
+    waits = "wait_for_slot" in inspect.signature(GenericEnvClient.__init__).parameters
+    client = GenericEnvClient(
+        sys.argv[1] if len(sys.argv) > 1 else os.environ["OPENENV_URL"], **({"wait_for_slot": 20.0} if waits else {})
+    )
     call = await reset(client)
     while call is not None and call["call"] != "close":
         for attempt in (call, call.get("else") or once_more(call)):

@@ -227,7 +227,7 @@ def _first_frame(target: Target) -> None:
         return
     socket, since = target.silent
     with socket:
-        left = max(0.0, since + 10.0 + _SLACK_S - time.monotonic())
+        left = max(_SLACK_S, since + 10.0 + _SLACK_S - time.monotonic())
         code, _, frames = socket.closed(left)
         if code in FINAL_CODES and code != 4003:
             raise Note("final-code", f"the code is {code}")
