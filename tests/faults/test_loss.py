@@ -38,6 +38,7 @@ async def test_cut_between_two_steps(world: World, mode: str, noticed: str) -> N
     for call in (driver.step, driver.step, driver.state):
         lost = await world.cut_short(call())
         assert lost is None or lost.steps == 1
+    assert lost is None or lost.outcome is Outcome.NOT_APPLIED
     again = await world.reset_after(driver)
     assert (await driver.state())["env"] == again["env"]
     assert world.oracle.envs() == list(dict.fromkeys([first["env"], again["env"]]))
@@ -74,7 +75,7 @@ async def test_cut_after_delivery_and_before_the_reply(world: World, mode: str) 
     await driver.reset()
     world.proxy.cut_on_reply(mode)
     await world.cut_short(driver.step(mark="delivered"), outcome=Outcome.UNKNOWN)
-    await world.cut_short(driver.step())
+    await world.cut_short(driver.step(), outcome=Outcome.NOT_APPLIED)
     await world.reset_after(driver)
     assert world.oracle.times("delivered") == 1
 
