@@ -176,6 +176,7 @@ class SessionKeeper:
     def _suspend(self) -> list[Effect]:
         self.state = State.SUSPENDED
         self._dials = 0
+        self._dial_error = None
         return [Dial(resume=True)]
 
     def _too_large(self, call: Call, drop: Drop) -> list[Effect]:
@@ -231,15 +232,14 @@ class SessionKeeper:
         would answer the next request, so the session is lost (E16)."""
         call = self._in_flight()
         if self.numbered:
-            return self._abandon(call)
+            return self._abandon(call, "the server still works on it: call settle() before the next step")
         loss = self._loss(end.cause, detail=f"the caller of {call.op}() gave up before its answer")
         self._forget_socket()
         return [*self._lose(loss), Fail(call, _timeout(call, Outcome.UNKNOWN))]
 
-    def _abandon(self, call: Call) -> list[Effect]:
+    def _abandon(self, call: Call, hint: str) -> list[Effect]:
         self.call = None
         self.abandoned = call
-        hint = "the server still works on it: call settle() before the next step"
         return [*self._cancel(call), Fail(call, _timeout(call, Outcome.UNKNOWN, hint))]
 
     def _cancel(self, call: Call) -> list[Effect]:
@@ -255,10 +255,12 @@ class SessionKeeper:
         call = self.call
         if call is None:
             return self._answer_not_taken(end, now)
+        why = f", {self._dials} attempt(s): {str(self._dial_error).rstrip('.')}" if self._dial_error else ""
+        hint = f"the connection is gone, and the session could not be resumed yet{why}; reset() can open a new one"
         if call.seq:
-            return self._abandon(call)
+            return self._abandon(call, f"{hint}, settle() waits for this call's fate")
         self.call = None
-        return [Fail(call, _timeout(call, fate(call), "the connection is gone, and the session not yet resumed"))]
+        return [Fail(call, _timeout(call, fate(call), hint))]
 
     def _answer_not_taken(self, end: GaveUp, now: float) -> list[Effect]:
         """The answer came, but its caller had given up: nobody has seen what this action did."""
@@ -411,7 +413,9 @@ class SessionKeeper:
         """Only the server's word or the caller's own time ends a resume (E23)."""
         self._dials += 1
         self._dial_error = failure.error
-        return [Dial(self._backoff.delay(self._dials), resume=True)]
+        text = f"session {self.number} lost its connection and cannot be resumed yet: {failure.error} Trying again."
+        told = [Log(text)] if self._dials == 1 else []
+        return [*told, Dial(self._backoff.delay(self._dials), resume=True)]
 
     def _resume(self, answer: Resumed, now: float) -> list[Effect]:
         """The same session again. What the server has started is awaited, never sent again (E21)."""
