@@ -361,6 +361,13 @@ class EnvLink:
         except TimeoutError:
             return opening.closed(None, "", f"no answer for {OPENING_TIMEOUT_S:g} s")
 
+    async def _say_goodbye(self, transport: FrameTransport) -> None:
+        """End the session. A socket that does not answer may have been dead already; then the session is kept for a
+        client that will not come, so it is released on another one."""
+        answered = await transport.close(GOODBYE)
+        if not answered and self.machine.farewells():
+            await self._release(self.machine.farewells())
+
     async def _release(self, leases: Sequence[Lease]) -> None:
         """Tell the server, once and within about a second, that these sessions are not wanted any more (E25)."""
         try:
@@ -419,7 +426,7 @@ class EnvLink:
         if not goodbye:
             transport.abort()
             return
-        self._closing_task(transport.close(GOODBYE))
+        self._closing_task(self._say_goodbye(transport))
 
     def _closing_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._spawn(work)

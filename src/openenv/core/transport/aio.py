@@ -174,7 +174,7 @@ class WebSocketTransport:
             return Oversized(len(frame), self._limit)
         return frame
 
-    async def close(self, goodbye: bytes | None = None) -> None:
+    async def close(self, goodbye: bytes | None = None) -> bool:
         try:
             async with asyncio.timeout(2 * CLOSE_TIMEOUT_S):
                 if goodbye is not None:
@@ -184,6 +184,7 @@ class WebSocketTransport:
             pass  # the peer is gone or does not answer: nothing is left to say
         finally:
             self.abort()
+        return self.connection.close_code not in (None, 1006)  # 1006: no close frame came from the peer
 
     def abort(self) -> None:
         self.connection.transport.abort()

@@ -62,11 +62,14 @@ class FrameTransport(Protocol):
         """
         ...
 
-    async def close(self, goodbye: bytes | None = None) -> None:
+    async def close(self, goodbye: bytes | None = None) -> bool:
         """End the connection within about a second, whatever the peer does.
 
         Args:
             goodbye: a last text frame.
+
+        Returns:
+            Whether the peer has answered, so that it has seen the last frame.
         """
         ...
 

@@ -35,10 +35,12 @@ class MemoryTransport:
             raise TransportClosed(frame)
         return frame
 
-    async def close(self, goodbye: bytes | None = None) -> None:
+    async def close(self, goodbye: bytes | None = None) -> bool:
         if goodbye is not None and self._ended is None:
             self.peer._frames.put_nowait(goodbye)
+        alive = self._ended is None
         self.drop(Drop(1000, "", "the peer closed the connection"))
+        return alive
 
     def abort(self) -> None:
         self.drop(Drop(detail="the connection was cut without a close frame"))
