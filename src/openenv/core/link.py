@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
 from openenv.core.session.client import ClientMachine
@@ -78,7 +79,8 @@ class EnvLink:
         self._answer: asyncio.Future[Reply | None] | None = None
         self._frames: dict[Call, bytes] = {}
         self._unsent: Call | None = None
-        self._last_reply: Reply | None = None
+        self._ends: WeakKeyDictionary[asyncio.Task[Any], GaveUp] = WeakKeyDictionary()  # a task's last call
+        self._not_taken: list[GaveUp] = []
 
     @property
     def transport(self) -> FrameTransport | None:
@@ -129,7 +131,13 @@ class EnvLink:
         try:
             async with asyncio.timeout_at(deadline) as scope:
                 async with self._turns:
-                    return await self._in_turn(call, frame, scope)
+                    self._tell_not_taken()
+                    reply: Reply | None = None
+                    try:
+                        reply = await self._in_turn(call, frame, scope)
+                        return reply
+                    finally:
+                        self._note_end(call, reply)
         except TimeoutError as error:
             if isinstance(error, OpenEnvError):
                 raise
@@ -183,8 +191,8 @@ class EnvLink:
         answer = self._place()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
-        if not answer.done() or answer.exception() is None:
-            reply = answer.result() if answer.done() else None
+        if not answer.done() or answer.exception() is None or call.handed is not None:
+            reply = answer.result() if answer.done() and answer.exception() is None else None
             self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call, reply))
         if answer.done():
             answer.exception()  # seen, also if the cancellation hides it
@@ -192,10 +200,24 @@ class EnvLink:
             return answer.result()
         raise asyncio.CancelledError
 
-    def interrupted(self, op: Op) -> None:
-        """A finished call whose result reached nobody (its thread was interrupted)."""
-        if self.machine.call is None:
-            self._feed(Event.GAVE_UP, GaveUp("interrupted", self.machine.new_call(op), self._last_reply))
+    def interrupted(self, task: asyncio.Task[Any]) -> None:
+        """A task has ended and its outcome reached nobody (its thread was interrupted): what its last call was told is
+        kept for the next one. Other threads may have made calls since; theirs is not touched."""
+        end = self._ends.pop(task, None)
+        if end is not None and (end.reply is not None or end.call.handed is not None):
+            self._not_taken.append(end)
+            if not self._turns.locked():
+                self._tell_not_taken()
+
+    def _note_end(self, call: Call, reply: Reply | None) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._ends[task] = GaveUp("interrupted", call, reply)
+
+    def _tell_not_taken(self) -> None:
+        ends, self._not_taken = self._not_taken, []
+        for end in ends:
+            self._feed(Event.GAVE_UP, end)
 
     async def close(self) -> None:
         """End the session. Bounded: about a second, whatever the server does."""
@@ -231,7 +253,6 @@ class EnvLink:
                 case Send(call):
                     self._unsent = call
                 case Complete(_, reply):
-                    self._last_reply = reply
                     self._resolve(reply, None)
                 case Fail(_, error):
                     self._resolve(None, error)

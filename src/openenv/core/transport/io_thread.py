@@ -51,7 +51,9 @@ class IoThread:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
 
-    async def bridge(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    async def bridge(
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[asyncio.Task[Any]], object]
+    ) -> T:
         """Run a coroutine on the I/O thread and await it on another event loop.
 
         Args:
@@ -65,13 +67,7 @@ class IoThread:
             if not done.done():
                 done.set_result(None)
 
-        def wake() -> None:
-            try:
-                here.call_soon_threadsafe(told)
-            except RuntimeError:  # that loop was closed under its callers
-                interrupted()
-
-        handover = _Handover(work, wake, interrupted)
+        handover = _Handover(work, lambda: here.call_soon_threadsafe(told), interrupted)
         try:
             self.loop.call_soon_threadsafe(handover.start)
             await done
@@ -82,7 +78,7 @@ class IoThread:
         finally:
             del handover  # its error holds this frame
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[], object]) -> T:
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[asyncio.Task[Any]], object]) -> T:
         """Run a coroutine on the I/O thread and wait for it.
 
         A signal handler may raise at any moment of the wait. So no lock of `threading` or `concurrent.futures` is
@@ -90,8 +86,8 @@ class IoThread:
 
         Args:
             work: makes the coroutine; called on the I/O thread.
-            interrupted: called on the I/O thread when the waiting thread was interrupted (Ctrl-C, a signal handler
-                that raises) although the coroutine had finished: its result reached nobody.
+            interrupted: called on the I/O thread with the task of the coroutine when the waiting thread was interrupted
+                (Ctrl-C, a signal handler that raises) although it had finished: its outcome reached nobody.
 
         Raises:
             RuntimeError: called on the I/O thread itself, which would wait for ever.
@@ -120,7 +116,10 @@ class _Handover(Generic[T]):
     """
 
     def __init__(
-        self, work: Callable[[], Coroutine[Any, Any, T]], wake: Callable[[], object], interrupted: Callable[[], object]
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        wake: Callable[[], object],
+        interrupted: Callable[[asyncio.Task[Any]], object],
     ) -> None:
         self._work = work
         self._wake = wake
@@ -140,10 +139,12 @@ class _Handover(Generic[T]):
         self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._error is None:
             self._value = task.result()
-        if self._first.setdefault("came", "result") == "result":
+        if self._first.setdefault("came", "result") != "result":
+            return self._not_taken()
+        try:
             self._wake()
-        elif self._error is None:
-            self._interrupted()
+        except RuntimeError:  # the event loop of the waiter was closed
+            self._not_taken()
 
     def take(self) -> T:
         """In the waiter, once it was woken."""
@@ -160,8 +161,12 @@ class _Handover(Generic[T]):
             return
         if self._first.setdefault("came", "end of waiting") != "result":
             loop.call_soon_threadsafe(self._cancel)
-        elif self._error is None:
-            loop.call_soon_threadsafe(self._interrupted)
+        else:
+            loop.call_soon_threadsafe(self._not_taken)
+
+    def _not_taken(self) -> None:
+        if self._task is not None and not self._task.cancelled():
+            self._interrupted(self._task)
 
     def _cancel(self) -> None:
         if self._task is not None:
