@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import threading
 import time
@@ -279,6 +280,35 @@ def test_a_result_that_nobody_took_is_not_told_after_a_reset(v1_server: CountSer
         )
         assert client.settle() is None
         assert client.step(act()).observation.count == 1
+
+
+def test_a_hook_that_exits_does_not_end_the_clients_of_the_process(v1_server: CountServer) -> None:
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with (
+        FaultProxy("127.0.0.1", v1_server.url.port) as proxy,
+        CountClient(base_url=proxy.url, on_resumed=leave).sync() as client,
+    ):
+        client.reset()
+        proxy.cut()
+        assert client.step(act(), timeout_s=20).observation.count == 1
+        assert client.async_client.session.resumes == 1
+
+
+def test_a_client_that_is_dropped_while_it_resumes_lets_its_session_go(v1_server: CountServer) -> None:
+    with FaultProxy("127.0.0.1", v1_server.url.port) as proxy:
+        client = CountClient(base_url=proxy.url)
+        client.sync().reset()
+        proxy.refuse()
+        proxy.cut()
+        while "suspended" not in repr(client):
+            time.sleep(0.01)
+        del client
+        gc.collect()
+        proxy.heal()
+        time.sleep(1.0)  # longer than the dials of a client that is there would pause by now
+        assert proxy.connections == 0
 
 
 def test_ctrl_c_in_a_step_loses_the_session_loudly(server: CountServer) -> None:

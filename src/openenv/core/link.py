@@ -234,6 +234,8 @@ class EnvLink:
         for effect in self.machine.handle(Event.LOOP_CLOSED):
             if isinstance(effect, Log):
                 logger.warning("%s", effect.text)
+            elif isinstance(effect, Tell):
+                self._tell(effect.loss)
         self.abandon()
 
     def abandon(self) -> None:
@@ -241,6 +243,10 @@ class EnvLink:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.farewell(GOODBYE)
+        try:
+            self.loop.call_soon_threadsafe(self._feed, Event.CLOSE)  # or a resume would go on, and hold it for ever
+        except RuntimeError:
+            pass  # the loop is closed: nothing goes on there
 
     # ------------------------------------------------------------------ the machine's hands
 
@@ -274,7 +280,7 @@ class EnvLink:
             return
         try:
             self._hook(loss)
-        except Exception:  # a user's hook must not break the session it is told of
+        except BaseException:  # a user's hook must not break the session it is told of, not even by sys.exit()
             logger.exception("a session hook raised")
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:

@@ -107,6 +107,15 @@ def test_work_that_ends_although_its_waiter_has_left_is_told() -> None:
     assert told.wait(20)
 
 
+def test_the_thread_outlives_what_ends_an_event_loop() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        IoThread.shared().run(leave, lambda _: None)
+    assert IoThread.shared().run(lambda: value(4), lambda _: None) == 4
+
+
 async def test_the_bridge_brings_results_errors_and_cancellation() -> None:
     thread = IoThread.shared()
     told = threading.Event()

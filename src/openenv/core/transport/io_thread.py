@@ -7,6 +7,7 @@ of clients.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, cast
 
 __all__ = ["IoThread"]
+
+logger = logging.getLogger("openenv.client")
 
 T = TypeVar("T")
 
@@ -37,6 +40,9 @@ class IoThread:
     @classmethod
     def shared(cls) -> IoThread:
         """The I/O thread of this process; started when it is first needed, and anew in a forked child."""
+        shared = cls._shared
+        if shared is not None and shared.pid == os.getpid():
+            return shared  # without the guard, which a signal handler that raises or calls could leave or find held
         with cls._guard:
             if cls._shared is None or cls._shared.pid != os.getpid():
                 cls._shared = cls()
@@ -49,7 +55,11 @@ class IoThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+            except BaseException:  # SystemExit of a user's hook leaves the loop, and has reached its caller by then
+                logger.debug("the I/O thread goes on", exc_info=True)
 
     async def bridge(
         self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[asyncio.Task[Any]], object]
