@@ -14,3 +14,10 @@ def server() -> Iterator[CountServer]:
     """A server with eight slots and a log of its own."""
     with count_server() as server:
         yield server
+
+
+@pytest.fixture
+def v1_server() -> Iterator[CountServer]:
+    """The same, speaking ``openenv.v1``."""
+    with count_server(plain=False) as server:
+        yield server

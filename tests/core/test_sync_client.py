@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -137,7 +140,7 @@ def test_a_blocking_call_on_the_io_thread_is_refused(server: CountServer) -> Non
         client.reset()
 
         async def misuse() -> Any:
-            return client.async_client._blocking("state", client.async_client.state)
+            return client.async_client._blocking(client.async_client.state)
 
         with pytest.raises(RuntimeError, match="on the I/O thread"):
             IoThread.shared().run(misuse, lambda: None)
@@ -189,6 +192,123 @@ def test_a_signal_handler_that_raises_never_shifts_the_answers(server: CountServ
         signal.signal(signal.SIGUSR1, before)
         client.close()
     assert server.strays() == []
+
+
+class SlowHandler:
+    """A signal handler that takes its time, and then raises: what it interrupts has ended meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = meanwhile
+
+    def __call__(self, *_: object) -> None:
+        self._meanwhile()
+        raise Interrupt
+
+    def interrupt(self, started: Callable[[], object], work: Callable[[], object]) -> None:
+        """Do some work, and be interrupted in it once it has started."""
+
+        def send() -> None:
+            started()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, self)
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            with pytest.raises(Interrupt):
+                work()
+        finally:
+            sender.join()
+            signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("late", ["settle", "step"])
+def test_a_late_result_that_a_signal_kept_from_its_caller_is_told_again(v1_server: CountServer, late: str) -> None:
+    with v1_server.client().sync() as client:
+        client.reset()
+        with pytest.raises(CallTimeoutError):
+            client.step(act("sleep", mark="slow"), timeout_s=0.2)
+
+        def meanwhile() -> None:
+            v1_server.env.release.set()
+            client.connect()  # comes after it, in its turn
+
+        handler = SlowHandler(meanwhile)
+        work = client.settle if late == "settle" else lambda: client.step(act(mark="not sent"))
+        handler.interrupt(lambda: time.sleep(0.3), work)
+        settled = client.settle()
+        assert settled is not None
+        assert settled.observation.count == 1
+        assert client.settle() is None
+        assert client.step(act(mark="next")).observation.count == 2
+    assert v1_server.marks() == ["slow", "next"]
+
+
+def test_an_interrupted_caller_is_given_its_own_late_result_not_that_of_another_thread(
+    v1_server: CountServer,
+) -> None:
+    with v1_server.client().sync() as client, ThreadPoolExecutor(1) as pool:
+        client.reset()
+        others = []
+
+        def meanwhile() -> None:
+            other = pool.submit(client.step, act("echo", "other"))
+            v1_server.env.release.set()
+            others.append(other.result(20).observation.echo)
+
+        SlowHandler(meanwhile).interrupt(
+            lambda: v1_server.env.log.wait_for("step"), lambda: client.step(act("sleep", mark="mine"))
+        )
+        late = client.settle()
+        assert others == ["other"]
+        assert late is not None
+        assert (late.observation.count, late.observation.echo) == (1, None)
+        assert client.step(act()).observation.count == 3
+
+
+def test_a_result_that_nobody_took_is_not_told_after_a_reset(v1_server: CountServer) -> None:
+    with v1_server.client().sync() as client, ThreadPoolExecutor(1) as pool:
+        client.reset()
+
+        def meanwhile() -> None:
+            other = pool.submit(client.reset)
+            v1_server.env.release.set()
+            other.result(20)
+
+        SlowHandler(meanwhile).interrupt(
+            lambda: v1_server.env.log.wait_for("step"), lambda: client.step(act("sleep", mark="mine"))
+        )
+        assert client.settle() is None
+        assert client.step(act()).observation.count == 1
+
+
+def test_a_hook_that_exits_does_not_end_the_clients_of_the_process(v1_server: CountServer) -> None:
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with (
+        FaultProxy("127.0.0.1", v1_server.url.port) as proxy,
+        CountClient(base_url=proxy.url, on_resumed=leave).sync() as client,
+    ):
+        client.reset()
+        proxy.cut()
+        assert client.step(act(), timeout_s=20).observation.count == 1
+        assert client.async_client.session.resumes == 1
+
+
+def test_a_client_that_is_dropped_while_it_resumes_lets_its_session_go(v1_server: CountServer) -> None:
+    with FaultProxy("127.0.0.1", v1_server.url.port) as proxy:
+        client = CountClient(base_url=proxy.url)
+        client.sync().reset()
+        proxy.refuse()
+        proxy.cut()
+        while "suspended" not in repr(client):
+            time.sleep(0.01)
+        del client
+        gc.collect()
+        proxy.heal()
+        time.sleep(1.0)  # longer than the dials of a client that is there would pause by now
+        assert proxy.connections == 0
 
 
 def test_ctrl_c_in_a_step_loses_the_session_loudly(server: CountServer) -> None:

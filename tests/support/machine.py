@@ -867,10 +867,11 @@ def _() -> None:
 
 @cell(Row.LOST, Event.GAVE_UP)
 def _() -> None:
-    machine = lost()
+    machine, call = busy(Op.STEP)
+    machine.handle(Event.RECEIVED, OBSERVATION)
+    machine.handle(Event.DROPPED, Drop())  # before its caller came to take its answer
     before = dict(vars(machine))
-    call = machine.new_call(Op.STEP)
-    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", call)) == []
+    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", call, OBSERVATION)) == []
     assert vars(machine) == before
 
 
@@ -941,9 +942,11 @@ def _() -> None:
 
 @cell(Row.CLOSED, Event.GAVE_UP)
 def _() -> None:
-    machine = closed()
+    machine, call = busy(Op.STEP)
+    machine.handle(Event.RECEIVED, OBSERVATION)
+    machine.handle(Event.CLOSE)
     before = dict(vars(machine))
-    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", machine.new_call(Op.STEP))) == []
+    assert machine.handle(Event.GAVE_UP, GaveUp("cancelled", call, OBSERVATION)) == []
     assert vars(machine) == before
 
 

@@ -433,13 +433,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self.close()
 
     def __enter__(self) -> Self:
-        self._blocking("connect", self.connect)
+        self._blocking(self.connect)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking("close", self.close)
+        self._blocking(self.close)
 
     def __repr__(self) -> str:
         where = f"{self._shown_url}, mode={self._mode}, {self._machine.state.value}"
@@ -501,11 +501,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._blocking(name, work)
+            return self._blocking(work)
         call = PendingCall[T](
             name,
-            here=lambda: self._await_here(name, work),
-            blocking=lambda: self._blocking(name, work),
+            here=lambda: self._await_here(work),
+            blocking=lambda: self._blocking(work),
             started=self._begin_pending,
         )
         self._pending.append(call)
@@ -520,27 +520,26 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         del self._pending[: position + 1]
         return earlier
 
-    def _blocking(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call on the I/O thread and wait for it."""
         self._check_process()
         link = self._holder.link
         if link is not None and not IoThread.owns(link.loop) and not self._may_move(link):
             raise ForeignLoopError
-        return IoThread.shared().run(work, lambda error: self._interrupted(name, error))
+        return IoThread.shared().run(work, self._interrupted)
 
-    async def _await_here(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _await_here(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call for the event loop that awaits it: on that loop, or on the I/O thread if the session is there."""
         self._check_process()
         link = self._holder.link
         on_thread = self._io == "thread" or (link is not None and IoThread.owns(link.loop))
         if not on_thread or IoThread.owns(asyncio.get_running_loop()):
             return await work()
-        return await IoThread.shared().bridge(work, lambda error: self._interrupted(name, error))
+        return await IoThread.shared().bridge(work, self._interrupted)
 
-    def _interrupted(self, name: str, error: BaseException | None) -> None:
-        link = self._holder.link
-        if link is not None and name in ("reset", "step"):
-            link.interrupted(Op(name), error)
+    def _interrupted(self, task: asyncio.Task[Any]) -> None:
+        if self._holder.link is not None:
+            self._holder.link.interrupted(task)
 
     def _bind(self) -> EnvLink:
         """The link on the running event loop.

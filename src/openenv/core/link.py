@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
 from openenv.core.session.client import ClientMachine
@@ -81,7 +82,8 @@ class EnvLink:
         self._answer: asyncio.Future[Reply | None] | None = None
         self._frames: dict[Call, bytes] = {}
         self._unsent: Call | None = None
-        self._last_reply: Reply | None = None
+        self._ends: WeakKeyDictionary[asyncio.Task[Any], GaveUp] = WeakKeyDictionary()  # a task's last call
+        self._not_taken: list[GaveUp] = []
 
     @property
     def transport(self) -> FrameTransport | None:
@@ -132,7 +134,14 @@ class EnvLink:
         try:
             async with asyncio.timeout_at(deadline) as scope:
                 async with self._turns:
-                    return await self._in_turn(call, frame, scope)
+                    self._tell_not_taken()
+                    try:
+                        reply = await self._in_turn(call, frame, scope)
+                    except OpenEnvError as error:
+                        self._note_end(call, None, error)
+                        raise
+                    self._note_end(call, reply)
+                    return reply
         except TimeoutError as error:
             if isinstance(error, OpenEnvError):
                 raise
@@ -186,32 +195,33 @@ class EnvLink:
         answer = self._place()
         if answer.done() and timed_out:
             return answer.result()  # it arrived at the last moment
-        error = answer.exception() if answer.done() else None
-        if not answer.done() or error is None:
-            reply = answer.result() if answer.done() else None
-            self._feed(Event.GAVE_UP, GaveUp("timeout" if timed_out else "cancelled", call, reply))
-        elif isinstance(error, OpenEnvError):
-            self._untold("cancelled", call, error)
+        end = GaveUp("timeout" if timed_out else "cancelled", call, *_told(answer))
+        if not answer.done() or _tells_something(end):
+            self._feed(Event.GAVE_UP, end)
         if answer.done():
             answer.exception()  # seen, also if the cancellation hides it
         if timed_out:
             return answer.result()
         raise asyncio.CancelledError
 
-    def interrupted(self, op: Op, error: BaseException | None = None) -> None:
-        """A finished call whose result, or error, reached nobody (its thread was interrupted)."""
-        if self.machine.call is not None:
-            return
-        call = self.machine.new_call(op)
-        if error is None:
-            self._feed(Event.GAVE_UP, GaveUp("interrupted", call, self._last_reply))
-        elif isinstance(error, OpenEnvError):
-            self._untold("interrupted", call, error)
+    def interrupted(self, task: asyncio.Task[Any]) -> None:
+        """A task has ended and its outcome reached nobody (its thread was interrupted): what its last call was told is
+        kept for the next one. Other threads may have made calls since; theirs is not touched."""
+        end = self._ends.pop(task, None)
+        if end is not None and _tells_something(end):
+            self._not_taken.append(end)
+            if not self._turns.locked():
+                self._tell_not_taken()
 
-    def _untold(self, cause: str, call: Call, error: OpenEnvError) -> None:
-        """An error that reached nobody: what it says of an action that was applied is kept for the next call."""
-        if self.machine.numbered and error.outcome is not Outcome.NOT_APPLIED:
-            self._feed(Event.GAVE_UP, GaveUp(cause, call, error=error))
+    def _note_end(self, call: Call, reply: Reply | None, error: OpenEnvError | None = None) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._ends[task] = GaveUp("interrupted", call, reply, error)
+
+    def _tell_not_taken(self) -> None:
+        ends, self._not_taken = self._not_taken, []
+        for end in ends:
+            self._feed(Event.GAVE_UP, end)
 
     async def close(self) -> None:
         """End the session. Bounded: about a second, whatever the server does."""
@@ -228,6 +238,8 @@ class EnvLink:
         for effect in self.machine.handle(Event.LOOP_CLOSED):
             if isinstance(effect, Log):
                 logger.warning("%s", effect.text)
+            elif isinstance(effect, Tell):
+                self._tell(effect.loss)
         self.abandon()
 
     def abandon(self) -> None:
@@ -235,6 +247,10 @@ class EnvLink:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.farewell(GOODBYE)
+        try:
+            self.loop.call_soon_threadsafe(self._feed, Event.CLOSE)  # or a resume would go on, and hold it for ever
+        except RuntimeError:
+            pass  # the loop is closed: nothing goes on there
 
     # ------------------------------------------------------------------ the machine's hands
 
@@ -247,7 +263,6 @@ class EnvLink:
                 case Send(call):
                     self._unsent = call
                 case Complete(_, reply):
-                    self._last_reply = reply
                     self._resolve(reply, None)
                 case Fail(_, error):
                     self._resolve(None, error)
@@ -269,7 +284,7 @@ class EnvLink:
             return
         try:
             self._hook(news)
-        except Exception:  # a user's hook must not break the session it is told of
+        except BaseException:  # a user's hook must not break the session it is told of, not even by sys.exit()
             logger.exception("a session hook raised")
 
     def _resolve(self, reply: Reply | None, error: OpenEnvError | None) -> None:
@@ -455,6 +470,24 @@ def _event(outcome: OpeningOutcome) -> tuple[Event, Any]:
             return Event.RESUME_LOST, reason
         case _:
             return Event.DIAL_FAILED, outcome
+
+
+def _told(answer: asyncio.Future[Reply | None]) -> tuple[Reply | None, OpenEnvError | None]:
+    """What has come for a call: its reply, or its error."""
+    if not answer.done():
+        return None, None
+    error = answer.exception()
+    if error is None:
+        return answer.result(), None
+    return None, error if isinstance(error, OpenEnvError) else None
+
+
+def _tells_something(end: GaveUp) -> bool:
+    """Whether a call was told anything that the next one must know, if its own caller has not heard it: that it took
+    effect, or what became of a call before it."""
+    if end.error is None or end.call.handed is not None:
+        return True
+    return end.call.numbered and end.error.outcome is not Outcome.NOT_APPLIED
 
 
 async def _send_if_open(transport: FrameTransport, frame: bytes) -> None:

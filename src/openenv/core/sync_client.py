@@ -108,7 +108,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         if not isinstance(value, Awaitable):
             return value
         coroutine = value if isinstance(value, Coroutine) else _awaiting(value)
-        return self._client._blocking("coroutine", lambda: coroutine)
+        return self._client._blocking(lambda: coroutine)
 
 
 async def _awaiting(value: Awaitable[Any]) -> Any:

@@ -11,10 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from pydantic import BaseModel
 from websockets.sync.client import connect
 
+from openenv.core.env_client import EnvClient
 from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
-from openenv.core.env_server.types import ConcurrencyConfig, ServerMode
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, ServerMode
 from openenv.core.exceptions import ConcurrencyConfigurationError
 from support.asgi import TestClient
 from support.envs import CountAction, CountEnv, CountObservation, CountState, fresh_env
@@ -56,6 +59,46 @@ def test_an_instance_is_refused_with_the_way_out() -> None:
         create_app(CountEnv(), CountAction, CountObservation)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="callable that makes one, not str"):
         create_app("CountEnv", CountAction, CountObservation)  # type: ignore[arg-type]
+
+
+def test_a_class_that_can_never_serve_is_refused_as_the_app_is_built() -> None:
+    class Client(EnvClient[CountAction, CountObservation, CountState]):
+        pass
+
+    class Unfinished(Environment[CountAction, CountObservation, CountState]):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> CountObservation:
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match="Client, which is a client"):
+        create_app(Client, CountAction, CountObservation)
+    with pytest.raises(TypeError, match="Unfinished cannot be built: it does not define state, step"):
+        create_app(Unfinished, CountAction, CountObservation)
+    with pytest.raises(TypeError, match="the model CountAction as environment"):
+        create_app(CountAction, CountObservation, CountEnv)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("action", "observation", "told"),
+    [
+        (CountObservation, CountAction, "swapped"),
+        (CountAction, CountAction, "an observation an Observation"),
+        (dict, CountObservation, "needs the action class, a subclass of Action, not dict"),
+        ("CountAction", CountObservation, "not 'CountAction'"),
+        (CountAction, CountEnv, "needs the observation class, a subclass of Observation, not CountEnv"),
+        (CountAction, None, "not None"),
+    ],
+)
+def test_models_that_can_never_serve_are_refused_as_the_app_is_built(action: Any, observation: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        create_app(CountEnv, action, observation)
+
+
+def test_any_pydantic_model_may_be_an_action() -> None:
+    class Free(BaseModel):
+        amount: int
+
+    create_app(CountEnv, Free, CountObservation)  # type: ignore[arg-type]
+    create_app(CountEnv, Action, Observation)
 
 
 def test_one_capacity_argument_only() -> None:

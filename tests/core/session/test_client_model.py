@@ -364,8 +364,11 @@ class ClientAgainstServer(RuleBasedStateMachine):
             return
         (call, reply), self.untaken = self.untaken, None
         kept = self.machine.row.name in ("IDLE", "SUSPENDED") and (self.machine.numbered or call.op is Op.SETTLE)
-        if reply is not None and kept and call.op is not Op.STATE:
-            self.told[reply.data["mark"]] -= 1
+        late = reply if kept and call.op is not Op.STATE else None
+        if call.handed is not None and self.machine.row.name in ("IDLE", "SUSPENDED"):
+            late = call.handed.reply  # it was told of an earlier call
+        if late is not None:
+            self.told[late.data["mark"]] -= 1
         self.feed(Event.GAVE_UP, GaveUp("cancelled", call, reply))
 
     @rule(really=st.sampled_from([False] * 5 + [True]), connect_next=st.booleans(), heard=st.booleans())

@@ -46,9 +46,9 @@ def test_results_and_errors_come_back() -> None:
     thread = IoThread.shared()
     assert thread is IoThread.shared()
     assert IoThread.owns(thread.loop)
-    assert thread.run(lambda: value(3), lambda error: told.append("interrupted")) == 3
+    assert thread.run(lambda: value(3), lambda _: told.append("interrupted")) == 3
     with pytest.raises(LookupError, match="mine"):
-        thread.run(fail, lambda error: told.append("interrupted"))
+        thread.run(fail, lambda _: told.append("interrupted"))
     assert told == []
 
 
@@ -59,13 +59,13 @@ def test_an_error_does_not_hold_its_callers_frame() -> None:
     def call() -> weakref.ref[Held]:
         held = Held()
         with contextlib.suppress(LookupError):
-            IoThread.shared().run(fail, lambda: held)
+            IoThread.shared().run(fail, lambda _: held)
         return weakref.ref(held)
 
     gc.disable()
     try:
         held = call()
-        IoThread.shared().run(lambda: value(None), lambda: None)  # the loop has let go of its task
+        IoThread.shared().run(lambda: value(None), lambda _: None)  # the loop has let go of its task
         assert held() is None
     finally:
         gc.enable()
@@ -85,7 +85,7 @@ def test_an_interrupted_waiter_cancels_the_work() -> None:
             raise
 
     with pytest.raises(Interrupt):
-        IoThread.shared().run(work, lambda error: told.append("interrupted"))
+        IoThread.shared().run(work, lambda _: told.append("interrupted"))
     assert cancelled.wait(20)
     assert told == []
 
@@ -103,16 +103,25 @@ def test_work_that_ends_although_its_waiter_has_left_is_told() -> None:
         return ""
 
     with pytest.raises(Interrupt):
-        IoThread.shared().run(work, lambda error: told.set())
+        IoThread.shared().run(work, lambda _: told.set())
     assert told.wait(20)
+
+
+def test_the_thread_outlives_what_ends_an_event_loop() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        IoThread.shared().run(leave, lambda _: None)
+    assert IoThread.shared().run(lambda: value(4), lambda _: None) == 4
 
 
 async def test_the_bridge_brings_results_errors_and_cancellation() -> None:
     thread = IoThread.shared()
     told = threading.Event()
-    assert await thread.bridge(lambda: value(3), lambda error: told.set()) == 3
+    assert await thread.bridge(lambda: value(3), lambda _: told.set()) == 3
     with pytest.raises(LookupError):
-        await thread.bridge(fail, lambda error: told.set())
+        await thread.bridge(fail, lambda _: told.set())
     started, cancelled = threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -123,7 +132,7 @@ async def test_the_bridge_brings_results_errors_and_cancellation() -> None:
             cancelled.set()
             raise
 
-    task = asyncio.create_task(thread.bridge(work, lambda error: told.set()))
+    task = asyncio.create_task(thread.bridge(work, lambda _: told.set()))
     await asyncio.to_thread(started.wait, 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -139,10 +148,10 @@ async def test_a_result_whose_waiter_is_cancelled_at_that_moment_is_told() -> No
     async def work() -> None:
         ready.set()
 
-    task = asyncio.create_task(thread.bridge(work, lambda error: told.set()))
+    task = asyncio.create_task(thread.bridge(work, lambda _: told.set()))
     await asyncio.sleep(0)
     assert ready.wait(20)  # this loop is blocked meanwhile, so the result waits for it
-    thread.run(lambda: value(None), lambda error: None)
+    thread.run(lambda: value(None), lambda _: None)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

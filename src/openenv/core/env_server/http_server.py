@@ -15,6 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI, WebSocket
 
+from openenv.core.env_server.arguments import require_factory, require_models
 from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.runner import EnvThread
@@ -70,7 +71,7 @@ class HTTPEnvServer:
             ``OPENENV_EXPOSE_ERRORS`` decides, else yes.
 
     Raises:
-        TypeError: ``env`` is not a factory.
+        TypeError: ``env`` is not a factory, or a model class cannot be one.
         ValueError: both capacity arguments were given, or an origin or the token cannot be used.
         ConcurrencyConfigurationError: the class does not allow more than one session.
     """
@@ -94,7 +95,8 @@ class HTTPEnvServer:
         token: str | None = None,
         expose_errors: bool | None = None,
     ) -> None:
-        _require_factory(env)
+        require_factory(env)
+        require_models(action_cls, observation_cls)
         self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
         self.action_cls = action_cls
         self.observation_cls = observation_cls
@@ -237,7 +239,7 @@ def create_fastapi_app(
         The app; its server is ``app.state.openenv_server``.
 
     Raises:
-        TypeError: ``env`` is not a factory.
+        TypeError: ``env`` is not a factory, or a model class cannot be one.
         ValueError: no such mode, or both capacity arguments were given.
         ConcurrencyConfigurationError: the class does not allow more than one session.
     """
@@ -317,17 +319,6 @@ def create_app(
 
 
 # ---------------------------------------------------------------- reading the arguments
-
-
-def _require_factory(env: object) -> None:
-    name = type(env).__name__
-    if isinstance(env, Environment):
-        raise TypeError(
-            f"create_app() got an instance of {name}, but every session needs an environment of its own: pass the "
-            f"class ({name}) or a factory (lambda: {name}(...)) instead."
-        )
-    if not callable(env):
-        raise TypeError(f"env must be an Environment class or a callable that makes one, not {name}")
 
 
 def _concurrency(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> ConcurrencyConfig:

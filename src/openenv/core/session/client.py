@@ -164,6 +164,7 @@ class ClientMachine(SessionKeeper):
         self.touched = True
         self.seq += 1
         call.seq = self.seq
+        call.numbered, call.resets = self.numbered, self.resets
         call.sends += 1
         return [Send(call)]
 

@@ -100,6 +100,7 @@ class SessionKeeper:
         self.abandoned: Call | None = None
         self.due: Due | None = None
         self.closes = 0
+        self.resets = 0
         self.resumes = 0
         self.losses = 0
         self._url = url
@@ -264,19 +265,24 @@ class SessionKeeper:
 
     def _answer_not_taken(self, end: GaveUp, now: float) -> list[Effect]:
         """The answer came, but its caller had given up: nobody has seen what this action did."""
-        if end.call.op in (Op.CONNECT, Op.STATE):
-            return []
-        if self.numbered or end.call.op is Op.SETTLE:
-            if end.reply is not None:
-                self.due = Due(end.call.op, end.reply)
-            elif isinstance(end.error, LateResultError):  # handed to a caller who had gone: told once more
-                self.due = Due(Op(end.error.operation), end.error.reply)
-            elif end.error is not None and end.error.outcome is not Outcome.NOT_APPLIED:
-                self.due = Due(end.call.op, error=end.error)
+        if end.call.numbered or end.call.handed or end.call.op in (Op.CONNECT, Op.STATE, Op.SETTLE):
+            return self._keep_answer(end, now)
+        if end.call.resets != self.resets:
             return []
         self._forget_socket()
         loss = self._loss(end.cause, detail="the caller gave up as the answer arrived, so nobody has seen it")
         return self._lose(loss)
+
+    def _keep_answer(self, end: GaveUp, now: float) -> list[Effect]:
+        """It is handed over to the next call, unless a reset or a close has begun since (E15)."""
+        call = end.call
+        due = call.handed
+        told = end.reply is not None or end.error is not None
+        if due is None and told and call.numbered and call.op in (Op.RESET, Op.STEP, Op.TOOL):
+            due = Due(call.op, end.reply, end.error)
+        if due is not None and (call.resets, call.closes) == (self.resets, self.closes):
+            self.due = due
+        return []
 
     # -------------------------------------------------------------- the fate of an abandoned call
 
@@ -318,6 +324,7 @@ class SessionKeeper:
     def _pay(self, call: Call) -> list[Effect]:
         """Hand over what an earlier call left: to ``settle()`` its result, to any other call an error, once (E15)."""
         due, self.due = self.due, None
+        call.handed, call.resets = due, self.resets
         if due is None:
             return [Complete(call)]
         if due.error is not None:
@@ -406,6 +413,7 @@ class SessionKeeper:
     def _note_reset(self, call: Call) -> None:
         """From here on the caller means a new episode, whatever becomes of this reset."""
         if call.op is Op.RESET:
+            self.resets += 1
             self._reset_begun = True
             self.needs_reset = True
 

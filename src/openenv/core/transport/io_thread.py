@@ -7,6 +7,7 @@ of clients.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic, TypeVar, cast
 
 __all__ = ["IoThread"]
+
+logger = logging.getLogger("openenv.client")
 
 T = TypeVar("T")
 
@@ -37,6 +40,9 @@ class IoThread:
     @classmethod
     def shared(cls) -> IoThread:
         """The I/O thread of this process; started when it is first needed, and anew in a forked child."""
+        shared = cls._shared
+        if shared is not None and shared.pid == os.getpid():
+            return shared  # without the guard, which a signal handler that raises or calls could leave or find held
         with cls._guard:
             if cls._shared is None or cls._shared.pid != os.getpid():
                 cls._shared = cls()
@@ -49,10 +55,14 @@ class IoThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+            except BaseException:  # SystemExit of a user's hook leaves the loop, and has reached its caller by then
+                logger.debug("the I/O thread goes on", exc_info=True)
 
     async def bridge(
-        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
+        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[asyncio.Task[Any]], object]
     ) -> T:
         """Run a coroutine on the I/O thread and await it on another event loop.
 
@@ -67,13 +77,7 @@ class IoThread:
             if not done.done():
                 done.set_result(None)
 
-        def wake() -> None:
-            try:
-                here.call_soon_threadsafe(told)
-            except RuntimeError:  # that loop was closed under its callers
-                interrupted(None)
-
-        handover = _Handover(work, wake, interrupted)
+        handover = _Handover(work, lambda: here.call_soon_threadsafe(told), interrupted)
         try:
             self.loop.call_soon_threadsafe(handover.start)
             await done
@@ -84,9 +88,7 @@ class IoThread:
         finally:
             del handover  # its error holds this frame
 
-    def run(
-        self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[BaseException | None], object]
-    ) -> T:
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], interrupted: Callable[[asyncio.Task[Any]], object]) -> T:
         """Run a coroutine on the I/O thread and wait for it.
 
         A signal handler may raise at any moment of the wait. So no lock of `threading` or `concurrent.futures` is
@@ -94,9 +96,8 @@ class IoThread:
 
         Args:
             work: makes the coroutine; called on the I/O thread.
-            interrupted: called on the I/O thread when the waiting thread was interrupted (Ctrl-C, a signal handler
-                that raises) although the coroutine had finished: its result reached nobody. Its argument is the
-                coroutine's error, if it had one.
+            interrupted: called on the I/O thread with the task of the coroutine when the waiting thread was interrupted
+                (Ctrl-C, a signal handler that raises) although it had finished: its outcome reached nobody.
 
         Raises:
             RuntimeError: called on the I/O thread itself, which would wait for ever.
@@ -128,7 +129,7 @@ class _Handover(Generic[T]):
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
         wake: Callable[[], object],
-        interrupted: Callable[[BaseException | None], object],
+        interrupted: Callable[[asyncio.Task[Any]], object],
     ) -> None:
         self._work = work
         self._wake = wake
@@ -148,10 +149,12 @@ class _Handover(Generic[T]):
         self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._error is None:
             self._value = task.result()
-        if self._first.setdefault("came", "result") == "result":
+        if self._first.setdefault("came", "result") != "result":
+            return self._not_taken()
+        try:
             self._wake()
-        elif not task.cancelled():
-            self._interrupted(self._error)
+        except RuntimeError:  # the event loop of the waiter was closed
+            self._not_taken()
 
     def take(self) -> T:
         """In the waiter, once it was woken."""
@@ -168,8 +171,12 @@ class _Handover(Generic[T]):
             return
         if self._first.setdefault("came", "end of waiting") != "result":
             loop.call_soon_threadsafe(self._cancel)
-        elif not isinstance(self._error, asyncio.CancelledError):
-            loop.call_soon_threadsafe(self._interrupted, self._error)
+        else:
+            loop.call_soon_threadsafe(self._not_taken)
+
+    def _not_taken(self) -> None:
+        if self._task is not None and not self._task.cancelled():
+            self._interrupted(self._task)
 
     def _cancel(self) -> None:
         if self._task is not None:
