@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import sys
+import threading
 import warnings
 from collections.abc import AsyncIterator
 from typing import Any
@@ -190,3 +192,61 @@ async def test_a_closed_handle_does_not_warn(client: CountClient) -> None:
         warnings.simplefilter("error")
         del handle
         gc.collect()
+
+
+async def test_the_time_of_one_call_does_not_end_one_that_was_made_before_it(
+    server: CountServer, client: CountClient
+) -> None:
+    task = asyncio.create_task(client.step(act("sleep", mark=1)))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await client.state()
+    assert not task.done()
+    server.env.release.set()
+    assert (await task).observation.count == 1
+    assert (await client.step(act(mark=2))).observation.count == 2
+    assert server.marks() == [1, 2]
+
+
+async def test_a_call_that_another_one_began_ends_with_its_own_task(server: CountServer, client: CountClient) -> None:
+    handle = client.step(act("sleep", mark=1))
+    state = asyncio.create_task(_awaited(client.state()))
+    task = asyncio.create_task(_awaited(handle))
+    await asyncio.to_thread(server.env.log.wait_for, "step")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(SessionLostError):
+        await state
+
+
+async def _awaited(handle: Any) -> Any:
+    return await handle
+
+
+def test_begun_by_two_threads_at_once_it_runs_once() -> None:
+    runs: list[int] = []
+    made: list[PendingCall[None]] = []
+    others: list[threading.Thread] = []
+
+    async def here() -> None:
+        runs.append(1)
+
+    def begun_elsewhere(frame: Any, event: str, arg: Any) -> Any:
+        """The other thread begins it between any two function calls of this one."""
+        if event == "call" and not others and frame.f_code.co_name == "_run_here":
+            sys.settrace(None)
+            others.append(threading.Thread(target=lambda: asyncio.run(_awaited(made[0]))))
+            others[0].start()
+            others[0].join(0.5)
+        return None
+
+    made.append(PendingCall("step", here=here, blocking=lambda: None, started=lambda _: []))
+    sys.settrace(begun_elsewhere)
+    try:
+        asyncio.run(_awaited(made[0]))
+    finally:
+        sys.settrace(None)
+    others[0].join(20)
+    assert not others[0].is_alive()
+    assert runs == [1]

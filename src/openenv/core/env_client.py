@@ -7,6 +7,7 @@ What may be sent when is decided by the session machine; moving frames is the li
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
 import logging
@@ -513,11 +514,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def _begin_pending(self, call: PendingCall[Any]) -> list[PendingCall[Any]]:
         """Take a call that begins, and all that were made before it, off the list of those not begun."""
-        if call not in self._pending:
+        waiting = self._pending.copy()  # other threads make and begin calls as well
+        if call not in waiting:
             return []
-        position = self._pending.index(call)
-        earlier = self._pending[:position]
-        del self._pending[: position + 1]
+        earlier = waiting[: waiting.index(call)]
+        for begun in (*earlier, call):
+            with contextlib.suppress(ValueError):
+                self._pending.remove(begun)
         return earlier
 
     def _blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

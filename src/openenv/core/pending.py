@@ -38,12 +38,23 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         self._here = here
         self._blocking = blocking
         self._started = started
-        self._begun = False
+        self._first: dict[str, object] = {}  # its setdefault is one step for every thread
         self._finished = False
         self._value: T | None = None
         self._error: BaseException | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._awaited = 0
+        self._unseen: asyncio.Task[T] | None = None
         self._inner: Generator[Any, Any, T] | None = None
+
+    @property
+    def _begun(self) -> bool:
+        return bool(self._first)
+
+    def _begin(self) -> bool:
+        """Whether this caller is the one that runs it."""
+        me = object()
+        return self._first.setdefault("begun", me) is me
 
     # ------------------------------------------------------------------ awaiting
 
@@ -51,21 +62,32 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         return self._shared().__await__()
 
     async def _shared(self) -> T:
-        if not self._begun:
+        if self._begin():
             return await self._run_here()
-        while not self._finished:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+        self._awaited += 1
+        try:
+            await self._wait()
+        except asyncio.CancelledError:
+            unseen = self._unseen
+            if unseen is not None and self._awaited == 1:  # nobody else waits for it
+                unseen.get_loop().call_soon_threadsafe(unseen.cancel)
+            raise
+        finally:
+            self._awaited -= 1
         return self._outcome()
 
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if not self._finished:  # looked at after the waiter was left: another thread may finish meanwhile
+            await waiter
+
     async def _run_here(self) -> T:
-        self._begun = True
         try:
             for earlier in self._started(self):
                 await earlier.run_unseen()
             self._value = await self._here()
-        except BaseException as error:  # raised on, and kept: every further look sees the same
+        except BaseException as error:
             self._error = error
             raise
         finally:
@@ -73,16 +95,22 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         return self._value
 
     async def run_unseen(self) -> None:
-        """Run a call that nobody has looked at. Its error, if any, is kept for whoever looks later."""
-        try:
-            await self._shared()
-        except Exception:  # kept in self._error; the client's session state tells the next call
-            pass
+        """Run a call that nobody has looked at. Its error, if any, is kept for whoever looks later.
+
+        It runs in a task of its own: the cancellation of the caller that runs it first is none of this call.
+        """
+        if self._begin():
+            self._unseen = asyncio.get_running_loop().create_task(self._run_here())
+            self._unseen.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await self._wait()
 
     def _finish(self) -> None:
         self._finished = True
         for waiter in self._waiters:
-            waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+            try:
+                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+            except RuntimeError:
+                pass  # its event loop was closed: nobody waits
         self._waiters.clear()
 
     def _outcome(self) -> T:
@@ -109,8 +137,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-        elif not self._begun:
-            self._begun = True
+        elif self._begin():
             self._error = asyncio.CancelledError()
             self._finish()
 
@@ -124,9 +151,8 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         """
         if self._finished:
             return self._outcome()
-        if self._begun:
+        if not self._begin():
             raise RuntimeError(f"{self._name}() is being awaited; await it here as well.")
-        self._begun = True
         try:
             for earlier in self._started(self):
                 earlier.result_unseen()
@@ -155,7 +181,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
         return f"<{self._name}() call, {how}: await it, or use its result>"
 
     def __del__(self) -> None:
-        if not self.__dict__.get("_begun", True):
+        if self.__dict__.get("_first") == {}:
             warnings.warn(f"{self._name}() was never awaited or used, so it was never run.", RuntimeWarning, 2, self)
 
 
