@@ -427,6 +427,11 @@ def _() -> None:
     kept = idle(resumable=True)
     assert kept.handle(Event.DROPPED, Drop()) == [Dial(resume=True)]
     assert kept.state is State.SUSPENDED
+    refused, call = busy(Op.STEP, resumable=True)
+    refused.handle(Event.GAVE_UP, GaveUp("timeout", call))
+    assert refused.handle(Event.DROPPED, Drop(1009)) == [Dial(resume=True)]
+    refused.handle(Event.RESUMED, Resumed("next", call.seq))
+    assert kinds(refused.handle(Event.DROPPED, Drop(1009))) == LOSS  # each resume would meet the same reply
 
 
 @cell(Row.IDLE, Event.GAVE_UP)
@@ -519,6 +524,16 @@ def _() -> None:
     assert kinds(effects) == [Fail, Dial]
     error = ended_with(effects, call, MessageTooLargeError, Outcome.NOT_APPLIED)
     assert (error.size, error.limit, error.session_lost, refused.seq) == (99, 50, False, call.seq - 1)
+    for limit in ("", "over the limit of 50 bytes"):  # not this request: perhaps its reply, so it may have run
+        doubtful, call = busy(Op.STEP, resumable=True, size=49)
+        assert doubtful.handle(Event.DROPPED, Drop(1009, limit)) == [Dial(resume=True)]
+        doubtful.handle(Event.RESUMED, Resumed("next", call.seq))
+        effects = doubtful.handle(Event.DROPPED, Drop(1009, limit))
+        error = ended_with(effects, call, MessageTooLargeError, Outcome.UNKNOWN)
+        assert (error.session_lost, doubtful.state) == (True, State.LOST)
+        plain, call = busy(Op.STEP, size=49)
+        effects = plain.handle(Event.DROPPED, Drop(1009, limit))
+        assert ended_with(effects, call, MessageTooLargeError, Outcome.UNKNOWN).session_lost
 
 
 @cell(Row.BUSY, Event.GAVE_UP)

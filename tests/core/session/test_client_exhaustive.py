@@ -198,7 +198,7 @@ def asks(world: World) -> Iterator[tuple[Event, Any, float]]:
     machine = world.machine
     for op in (Op.CONNECT, Op.RESET, Op.STEP, Op.STATE, Op.SETTLE):  # a tool call is a step with another answer
         for deadline in (None, 10.0) if op in (Op.RESET, Op.STEP) else (10.0,):
-            yield ASKS.get(op, Event.CALL), machine.new_call(op, deadline=deadline, dial_deadline=deadline), 0.0
+            yield ASKS.get(op, Event.CALL), machine.new_call(op, deadline=deadline, dial_deadline=deadline, size=8), 0.0
         before_close = machine.new_call(op)
         before_close.closes -= 1
         yield ASKS.get(op, Event.CALL), before_close, 0.0

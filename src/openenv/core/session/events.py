@@ -84,6 +84,7 @@ class Call:
         episode_id: the episode a reset asked for, if it named one.
         seq: its number within the session, from 1, once it was sent.
         sends: how often its frame was handed to a socket.
+        refused: a connection ended over it, or over its reply, as too large.
         numbered: it was sent with a number.
         resets: how many resets had begun when it was sent; what it is told belongs to that episode.
         handed: what it was told of an earlier call that was given up, instead of being sent.
@@ -101,6 +102,7 @@ class Call:
     episode_id: str | None = None
     seq: int = 0
     sends: int = 0
+    refused: bool = False
     numbered: bool = False
     resets: int = 0
     handed: Due | None = None

@@ -148,7 +148,7 @@ class SessionKeeper:
 
     def _drop_idle(self, drop: Drop, now: float) -> list[Effect]:
         self.socket_open = False
-        if self._kept(drop):
+        if self._kept(drop) and not self._refused_again(drop):
             return self._suspend()
         if not self.touched:
             self.lease = None  # no call had touched the session: nothing is lost
@@ -174,6 +174,14 @@ class SessionKeeper:
         ended = drop.code == CloseCode.CLOSED if drop.by_us else CloseCode.final(drop.code, drop.reason) is not None
         return self.resumable and self.touched and not ended
 
+    def _refused_again(self, drop: Drop) -> bool:
+        """The late reply of a call that was given up is too large for somebody between, each time that it comes."""
+        call = self.abandoned
+        if call is None or drop.code != 1009:
+            return False
+        again, call.refused = call.refused, True
+        return again
+
     def _suspend(self) -> list[Effect]:
         self.state = State.SUSPENDED
         self._dials = 0
@@ -181,14 +189,22 @@ class SessionKeeper:
         return [Dial(resume=True)]
 
     def _too_large(self, call: Call, drop: Drop) -> list[Effect]:
-        """The peer refused our request, or we refused its reply."""
-        limit = re.search(r"limit of (\d+)", drop.reason)
+        """Close code 1009: the peer refused our request, or we refused its reply; or somebody between, either. Only a
+        limit that our request is over proves that it was never read."""
+        told = re.search(r"limit of (\d+)", drop.reason)
+        limit = int(told.group(1)) if told else None
+        over = limit is not None and call.size > limit
         kept = self._kept(drop) and not drop.by_us
+        if kept and not over and not call.refused:
+            call.refused = True
+            return self._suspend()  # the server will say whether it has started it (E21)
+        kept &= over
+        ours = Outcome.NOT_APPLIED if over else Outcome.UNKNOWN
         error = MessageTooLargeError(
             size=drop.size if drop.by_us else call.size,
-            limit=drop.limit if drop.by_us else (int(limit.group(1)) if limit else None),
+            limit=drop.limit if drop.by_us else limit,
             direction="received" if drop.by_us else "sent",
-            outcome=Outcome.APPLIED if drop.by_us else Outcome.NOT_APPLIED,
+            outcome=Outcome.APPLIED if drop.by_us else ours,
             session_lost=not kept,
         )
         if kept:  # the server never read this request, so its number is still free
