@@ -9,11 +9,13 @@ import typer
 from openenv import __version__
 from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
+from openenv.cli.wait import wait
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
+app.command()(wait)
 app.add_typer(conformance)
 
 

@@ -198,8 +198,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._mode = _mode(mode)
         self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
         self._wait_for_slot = _seconds("wait_for_slot", wait_for_slot) or 0.0
-        if self._connect_timeout is not None:
-            self._connect_timeout = max(self._connect_timeout, self._wait_for_slot)
+        if self._connect_timeout is not None and self._wait_for_slot:  # and time for the server to say that it is over
+            self._connect_timeout = max(self._connect_timeout, self._wait_for_slot + 2.0)
         message = _seconds("message_timeout_s", message_timeout_s)
         self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
         for op, given in ((Op.RESET, reset_timeout_s), (Op.STEP, step_timeout_s), (Op.STATE, state_timeout_s)):
