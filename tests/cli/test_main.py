@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from openenv import __version__
 
 OPENENV = [sys.executable, "-m", "openenv.cli"]
@@ -30,16 +32,36 @@ def test_help_names_the_commands() -> None:
     assert "demo" in done.stdout
 
 
-def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
-    for missing in ("typer", "rich"):
-        blocker = tmp_path / missing / f"{missing}.py"
-        blocker.parent.mkdir()
-        blocker.write_text(f"raise ModuleNotFoundError('blocked', name={missing!r})")
-        path = os.pathsep.join([str(blocker.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = run(*OPENENV, "demo", PYTHONPATH=path)
-        assert done.returncode != 0
-        assert done.stdout == ""
-        assert done.stderr == f'openenv: {missing} is not installed. Run: pip install "openenv[cli]"\n'
+INSTALL = 'pip install "openenv[cli]" (in a checkout of it: pip install ".[cli]")'
+
+
+@pytest.fixture(params=["typer", "rich"])
+def missing(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def without(missing: str, tmp_path: Path) -> str:
+    """A PYTHONPATH on which one module of the extra is not there."""
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('blocked', name={missing!r})")
+    return os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def test_without_the_extra_it_says_how_to_install_it(missing: str, without: str) -> None:
+    done = run(*OPENENV, "demo", PYTHONPATH=without)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == f"openenv: {missing} is not installed. Run: {INSTALL}\n"
+
+
+def test_without_the_extra_version_and_usage_are_told(without: str) -> None:
+    done = run(*OPENENV, "--version", PYTHONPATH=without)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"openenv {__version__} (session-safe)\n", "")
+    done = run(*OPENENV, "--help", PYTHONPATH=without)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: openenv ")
+    assert done.stdout.endswith(f"{INSTALL}\n")
+    assert done.stdout.count("\n") == 1
 
 
 def test_importing_the_command_loads_neither_typer_nor_rich() -> None:

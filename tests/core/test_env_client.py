@@ -7,6 +7,7 @@ import gc
 import inspect
 import math
 import pydoc
+import time
 from typing import Any
 
 import numpy
@@ -16,6 +17,7 @@ from openenv.core.exceptions import (
     ActionValidationError,
     CallTimeoutError,
     EnvExecutionError,
+    ForkedClientError,
     InvalidActionError,
     MessageTooLargeError,
     NotResetError,
@@ -418,6 +420,36 @@ async def test_a_child_has_a_session_of_its_own_and_ends_with_its_parent(server:
     with pytest.raises(SessionClosedError):
         await child.step(act())
     await asyncio.to_thread(server.env.log.wait_for, "close", 2)
+
+
+async def test_a_close_takes_no_longer_for_many_children_of_a_dead_peer(server: CountServer) -> None:
+    with FaultProxy("127.0.0.1", server.url.port) as proxy:
+
+        async def close_with(children: int) -> float:
+            parent = CountClient(base_url=proxy.url)
+            await parent.reset()
+            kept = [await parent.new_session() for _ in range(children)]
+            proxy.black_hole()
+            began = time.monotonic()
+            await parent.close()
+            proxy.heal()
+            assert all("closed" in repr(child) for child in kept)
+            return time.monotonic() - began
+
+        assert await close_with(6) < 3 * await close_with(0)
+
+
+async def test_a_child_that_cannot_be_closed_here_does_not_keep_the_others_open(server: CountServer) -> None:
+    parent = server.client()
+    await parent.reset()
+    foreign, child = await parent.new_session(), await parent.new_session()
+    foreign._holder.pid = 0
+    with pytest.raises(ForkedClientError):
+        await parent.close()
+    assert "closed" in repr(parent)
+    assert "closed" in repr(child)
+    foreign._holder.pid = parent._holder.pid
+    await foreign.close()
 
 
 async def test_a_childs_close_leaves_the_parent_alone(server: CountServer) -> None:

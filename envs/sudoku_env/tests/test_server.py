@@ -16,7 +16,7 @@ import uvicorn
 from openenv.core.exceptions import ActionValidationError, InvalidActionError
 from sudoku_env import SudokuAction, SudokuEnv
 from sudoku_env.engine import solve
-from sudoku_env.server.app import app
+from sudoku_env.server.app import app, main
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +103,38 @@ def test_the_example_of_the_readme_prints_what_it_says(url: str, capsys: pytest.
     code, output = match.groups()
     exec(code.replace("http://localhost:8000", url), {})
     assert capsys.readouterr().out == output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "place"),
+    [
+        ([], {}, ("127.0.0.1", 8000)),
+        ([], {"HOST": "0.0.0.0", "PORT": "7860"}, ("0.0.0.0", 7860)),
+        (["--port", "8001"], {"PORT": "7860"}, ("127.0.0.1", 8001)),
+        (["--host", "::1"], {"HOST": "0.0.0.0"}, ("::1", 8000)),
+    ],
+)
+def test_the_command_listens_where_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], variables: dict[str, str], place: tuple[str, int]
+) -> None:
+    served: list[tuple[str, int]] = []
+    monkeypatch.setattr(uvicorn, "run", lambda app, host, port, workers: served.append((host, port)))
+    monkeypatch.setattr("sys.argv", ["sudoku-env", *arguments])
+    for name in ("HOST", "PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    main()
+    assert served == [place]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--port", "many"], 2), (["--prot", "1"], 2)])
+def test_the_command_serves_only_what_it_understands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    monkeypatch.setattr(uvicorn, "run", lambda *args, **kwargs: pytest.fail("it served"))
+    monkeypatch.setattr("sys.argv", ["sudoku-env", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == code
+    assert "--port" in "".join(capsys.readouterr())

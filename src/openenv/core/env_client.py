@@ -375,11 +375,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
         children = [child for ref in self._children if (child := ref()) is not None]
         self._children.clear()
-        for child in children:
-            await child.close()
-        await self._end()
+        ends = await asyncio.gather(self._end(), *(child.close() for child in children), return_exceptions=True)
         if self._server is not None:
             await self._server.stop()
+        for failure in filter(None, ends):
+            raise failure
 
     @_bare
     async def new_session(self) -> Self:

@@ -58,6 +58,13 @@ def test_a_bad_address_says_what_is_wrong(given: str, part: str) -> None:
     assert "server address" in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [5, b"http://h:1", ("h", 1)])
+def test_an_address_that_is_no_text_is_a_type_error(given: object) -> None:
+    with pytest.raises(TypeError, match="server address must be a text") as caught:
+        Address.parse(given)  # type: ignore[arg-type]
+    assert type(given).__name__ in str(caught.value)
+
+
 def test_the_shown_address_has_no_secrets() -> None:
     address = Address.parse("https://user:secret@h:1/p?token=abc")
     assert address.shown == "wss://h:1/p/ws"

@@ -1,11 +1,13 @@
 """The server application: ``uvicorn sudoku_env.server.app:app``, or ``sudoku-env`` on the command line.
 
-Environment variables: ``MAX_CONCURRENT_ENVS`` (sessions at once, default 64), ``HOST`` and ``PORT`` (of
-``main()``, default 0.0.0.0 and 8000), ``SUDOKU_EVENT_LOG`` (file that records what ran on which board).
+Environment variables: ``MAX_CONCURRENT_ENVS`` (sessions at once, default 64), ``HOST`` and ``PORT`` (where
+``main()`` listens unless ``--host`` and ``--port`` say it; 127.0.0.1 and 8000 by default), ``SUDOKU_EVENT_LOG``
+(file that records what ran on which board).
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 
 import uvicorn
@@ -27,7 +29,12 @@ app = create_app(
 
 def main() -> None:
     """Serve until stopped. One process: sessions live in memory, so several workers would not share them."""
-    uvicorn.run(app, host=os.environ.get("HOST", "0.0.0.0"), port=int(os.environ.get("PORT", "8000")), workers=1)
+    parser = argparse.ArgumentParser(prog="sudoku-env", description="Serve Sudoku until stopped.")
+    host, port = os.environ.get("HOST") or "127.0.0.1", os.environ.get("PORT") or "8000"
+    parser.add_argument("--host", default=host, help="address to listen on; 0.0.0.0 for all (HOST, else 127.0.0.1)")
+    parser.add_argument("--port", default=port, type=int, help="port to listen on (PORT, else 8000)")
+    told = parser.parse_args()
+    uvicorn.run(app, host=told.host, port=told.port, workers=1)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,13 @@ class Address:
             base_url: as ``http://localhost:8000``, ``https://org-name.hf.space/prefix/``, ``[::1]:8000``.
 
         Raises:
+            TypeError: not a text.
             ValueError: not a usable address; says what is wrong with it.
         """
+        if not isinstance(base_url, str):
+            raise TypeError(
+                f"The server address must be a text as 'http://host:port', not {type(base_url).__name__} {base_url!r}."
+            )
         text = base_url.strip()
         if not text:
             raise ValueError("The server address is empty; give one as http://host:port.")

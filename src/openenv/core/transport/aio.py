@@ -122,7 +122,8 @@ class WebSocketConnector:
     def _failure(self, error: Exception) -> DialFailure:
         status = error.response.status_code if isinstance(error, InvalidStatus) else None
         retryable = status in _RETRYABLE_STATUS if status is not None else _may_pass(error)
-        message = f"Failed to connect to {self.address.shown}: {_reason(error, status)}."
+        reason = _reason(error, status)
+        message = f"Failed to connect to {self.address.shown}: {reason}{'' if reason.endswith('?') else '.'}"
         connect_error = ConnectError(message, url=self.address.shown, status=status)
         connect_error.__cause__ = error
         return DialFailure(connect_error, retryable=retryable)
@@ -131,7 +132,10 @@ class WebSocketConnector:
 def _may_pass(error: Exception) -> bool:
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
-    if isinstance(error, ssl.SSLCertVerificationError | InvalidURI | InvalidProxy | SecurityError | UnicodeError):
+    if isinstance(error, ssl.SSLError):  # a host that starts may cut a TLS handshake, but does not speak something else
+        cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+        return cut or "ALERT_INTERNAL_ERROR" in (error.reason or "")
+    if isinstance(error, InvalidURI | InvalidProxy | SecurityError | UnicodeError):
         return False
     return isinstance(error, OSError | EOFError | InvalidHandshake | ProxyError)
 
@@ -141,14 +145,20 @@ def _reason(error: Exception, status: int | None) -> str:
         hint = _STATUS_HINTS.get(status, "the handshake was refused")
         return f"HTTP {status}, {hint}"
     if isinstance(error, ConnectionRefusedError) or "refused" in str(error).lower():
-        return "connection refused, nothing listens there (yet)"
+        return "connection refused: nothing listens there. Is the server up, and is this its port?"
     if isinstance(error, socket.gaierror):
         return f"the host name cannot be resolved ({error.strerror or error})"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or error}); is it an http:// server?"
+        return _tls_reason(error)
     if isinstance(error, InvalidHandshake):
         return f"the peer does not speak WebSocket there ({error})"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _tls_reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted ({error.verify_message or error})"
+    return f"TLS failed ({error.reason or error}). Is it a server without TLS, to be reached with http://?"
 
 
 class WebSocketTransport:
