@@ -355,12 +355,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
         Returns:
             The late result of a reset or step that was applied; None if there is nothing to tell: no call was
-            given up, or it was not applied.
+            given up, or it was not applied, or its session has been lost since (what the call itself raised then
+            holds: its outcome is unknown).
 
         Raises:
             OutcomeUnknownError: it ended without a result, and may have been applied.
             CallTimeoutError: it still runs. Call again, or ``reset()``.
-            SessionLostError: the session was lost before its fate was known.
+            SessionLostError: the session was lost while this waited.
         """
         reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
         return self._result(reply) if reply.kind == "observation" else None
