@@ -144,6 +144,15 @@ def test_script_runs_against_its_server(block: Block, folder: Path, servers: dic
     assert not done.stderr
 
 
+def test_moves_of_the_readme_are_right(folder: Path, servers: dict[str, Server]) -> None:
+    told = []
+    for script in (b for b in SCRIPTS if b.page == "README.md" and b.what == "sudoku"):
+        done = run(script.code.replace(ADDRESS, servers["sudoku"].url), folder)
+        told.append(done.stdout)
+    reward = 1 / 6
+    assert told == [f"Right. {reward} False\n", f"{[reward] * 8}\n", f"Right. {reward} False\n1\n"]
+
+
 def test_environment_of_the_readme_has_forty_lines() -> None:
     (block,) = (b for b in FILES if b.page == "README.md")
     assert len([line for line in block.code.splitlines() if line.strip()]) <= 40
