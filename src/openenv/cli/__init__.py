@@ -34,7 +34,7 @@ def _without_extra(arguments: list[str], missing: str | None) -> int:
         sys.stdout.write(f"openenv {__version__} (session-safe)\n")
         return 0
     if arguments[:1] in ([], ["--help"]):
-        sys.stdout.write(f"Usage: openenv [--version] [--help] demo ...; to run commands: {_INSTALL}\n")
+        sys.stdout.write(f"Usage: openenv [--version] [--help] COMMAND ...; to run commands: {_INSTALL}\n")
         return 0
     sys.stderr.write(f"openenv: {missing} is not installed. Run: {_INSTALL}\n")
     return 1
