@@ -378,10 +378,10 @@ class EnvLink:
 
     async def _say_goodbye(self, transport: FrameTransport) -> None:
         """End the session. A socket that does not answer may have been dead already; then the session is kept for a
-        client that will not come, so it is released on another one."""
+        client that will not come, so it is released on another one, for which nobody waits."""
         answered = await transport.close(GOODBYE)
         if not answered and self.machine.farewells():
-            await self._release(self.machine.farewells())
+            self._spawn(self._release(self.machine.farewells()))
 
     async def _release(self, leases: Sequence[Lease]) -> None:
         """Tell the server, once and within about a second, that these sessions are not wanted any more (E25)."""
