@@ -23,6 +23,8 @@ S = TypeVar("S", bound=Socket)
 _SLACK_S = 5.0
 _POLL_S = 0.05
 _WAITING = 8
+_REFUSALS = 3
+_REFUSAL_PAUSE_S = 0.15
 _QUEUE_S = 30.0
 
 
@@ -46,17 +48,28 @@ def _v1_session(target: Target, *uses: str) -> tuple[V1, Frame]:
 def _filled(
     stack: ExitStack, target: Target, more: Callable[[], tuple[S, Frame]], answer: str
 ) -> tuple[list[S], S, Frame]:
-    """Open sessions until one is refused. Returns them, the refused socket, and the refusal."""
+    """Open sessions until no more are let in. Returns them, the last refused socket, and its refusal.
+
+    The sessions of the check before may still be closing, so one refusal does not say that the server is full.
+    """
     held: list[S] = []
-    for _ in range(target.fill + 1):
+    refusals = 0
+    deadline = time.monotonic() + target.timeout_s
+    while len(held) <= target.fill:
         one, frame = more()
         stack.enter_context(one)
-        if frame["type"] != answer:
+        if frame["type"] == answer:
+            held.append(one)
+            refusals = 0
+            continue
+        refusals += 1
+        if held and refusals == _REFUSALS:
             return held, one, frame
-        held.append(one)
-    raise Note(
-        "not-full", f"the server was not full with {target.fill} sessions; give it a smaller capacity, or --fill"
-    )
+        if time.monotonic() > deadline:
+            raise Note("not-full", f"not one session could be opened: {short(frame)}")
+        time.sleep(_REFUSAL_PAUSE_S)
+    text = f"the server was not full with {target.fill} sessions; give it a smaller capacity, or --fill"
+    raise Note("not-full", text)
 
 
 def _capacity(frame: Frame) -> Frame:
@@ -83,8 +96,6 @@ def _slot_is_freed(target: Target) -> None:
     for end in ("close", "cut"):
         with ExitStack() as stack:
             held, _, _ = _filled(stack, target, lambda: _plain_session(target), "state")
-            if not held:
-                raise Note("not-full", "not one session could be opened")
             if end == "close":
                 held[0].send({"type": "close"})
                 held[0].closed()
@@ -110,8 +121,6 @@ def _waiting_frames(target: Target) -> None:
     """steps that wait are dropped when their peer is gone: its slot is free after the one that runs"""
     with ExitStack() as stack:
         held, _, _ = _filled(stack, target, lambda: _plain_session(target), "state")
-        if not held:
-            raise Note("not-full", "not one session could be opened")
         for _ in range(_WAITING):
             held[0].send({"type": "step", "data": {"op": "sleep", "arg": SLEEP_S}})
         held[0].ping()
@@ -139,8 +148,6 @@ def _lease_gives_way(target: Target) -> None:
     """a lease counts towards capacity, and is evicted for who waits"""
     with ExitStack() as stack:
         held, _, _ = _filled(stack, target, lambda: _v1_session(target, "seq", "resume"), "opened")
-        if not held:
-            raise Note("not-full", "not one session could be opened")
         leased = held[0]
         leased.call("reset")
         leased.cut()
@@ -165,8 +172,6 @@ def _own_lease(target: Target) -> None:
     """a client's own lease does not lock it out: release makes room for the open behind it"""
     with ExitStack() as stack:
         held, _, _ = _filled(stack, target, lambda: _v1_session(target, "seq", "resume"), "opened")
-        if not held:
-            raise Note("not-full", "not one session could be opened")
         held[0].call("reset")
         held[0].cut()
         again = stack.enter_context(target.v1())
