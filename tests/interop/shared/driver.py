@@ -28,6 +28,7 @@ warnings.simplefilter("ignore")
 MODE = sys.argv[1].lstrip("-") if len(sys.argv) > 1 else "async"
 clients: dict[str, Any] = {}
 calls: dict[int, asyncio.Task[None]] = {}
+known_resumes: dict[str, int] = {}
 _writing = threading.Lock()
 
 
@@ -87,19 +88,26 @@ def keep(command: dict[str, Any], value: Any) -> Any:
     return value
 
 
-async def noticed(client: Any) -> bool:
+async def noticed(name: str) -> bool:
+    """A client of ours may have taken its session up again between two looks at its socket: then its count has grown."""
+    client = getattr(clients[name], "async_client", clients[name])
     for _ in range(4000):
-        socket = getattr(client, "async_client", client)._ws
-        if socket is None or socket.state.name == "CLOSED":
+        socket, count = client._ws, resumes(client)
+        if socket is None or socket.state.name == "CLOSED" or count > known_resumes.get(name, 0):
+            known_resumes[name] = count
             return True
         await asyncio.sleep(0.005)
     return False
 
 
+def resumes(client: Any) -> int:
+    return getattr(getattr(client, "session", None), "resumes", 0)
+
+
 async def run(command: dict[str, Any]) -> None:
     try:
         if command["call"] == "noticed":
-            say({"id": command["id"], "value": await noticed(clients[command["client"]])})
+            say({"id": command["id"], "value": await noticed(command["client"])})
             return
         if command["call"] == "twice":
             handle = clients[command["client"]].step(*command["args"])
