@@ -89,7 +89,7 @@ def keep(command: dict[str, Any], value: Any) -> Any:
 
 
 async def noticed(name: str) -> bool:
-    """A client of ours may have taken its session up again between two looks at its socket: then its count has grown."""
+    """A client of ours may take its session up again between two looks at its socket: its count tells."""
     client = getattr(clients[name], "async_client", clients[name])
     for _ in range(4000):
         socket, count = client._ws, resumes(client)
