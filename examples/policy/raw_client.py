@@ -21,7 +21,6 @@ STOP = "plugrl-server-stop"
 REUSE = "reuse-feedback-obs"
 DIAL_S = 10.0
 REPLY_S = 60.0
-BIG_ENOUGH = 8.0
 
 BUGS = {
     "text-frames": "1a",
@@ -190,7 +189,9 @@ class Client:
     def iterate(self) -> None:
         """Infer for the envs without a chunk, execute one step of each chunk, feed back the chunks that ended."""
         count = len(self.envs.t)
-        asking = [env for env in range(count) if not self.chunks.get(env) or self.bug == "infers-all"]
+        asking = [env for env in range(count) if not self.chunks.get(env)]
+        if self.bug == "infers-all" and asking:
+            asking = list(range(count))
         if self.bug == "replans-some" and self.connections > 1 and len(asking) == count and not self.left_out:
             self.left_out, asking = set(asking[1:]), asking[:1]
         if asking:
@@ -346,7 +347,7 @@ class Client:
     def read_metadata(self, data: dict[str, Any]) -> None:
         """No key is required, and one of a wrong type is as good as absent."""
         if self.bug == "needs-horizon":
-            print("horizon", data["action_horizon"])
+            self.horizon = data["action_horizon"]
         if self.bug == "strict-metadata" and not isinstance(data.get("action_horizon", 1), int):
             raise ValueError("action_horizon is no integer")
         listed = data.get("features")
@@ -419,7 +420,7 @@ def main() -> int:
     parser.add_argument("--list-bugs", action="store_true", help="name all bugs and their clauses")
     options = parser.parse_args()
     if options.list_bugs:
-        print("\n".join(f"{name} {clause}" for name, clause in BUGS.items()))
+        sys.stdout.writelines(f"{name} {clause}\n" for name, clause in BUGS.items())
         return 0
     try:
         Client(options.url, options.num_envs, options.bug, not options.no_reuse).run()
