@@ -1,0 +1,1 @@
+"""The policy link: rollout clients ask a training server for action chunks."""
