@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from openenv.core.exceptions import ReuseError
 from openenv.policy.rows import Observation, RowsError, check_rows, copy_row, merge, view_rows
@@ -138,7 +137,7 @@ def _splits(obs: Any, count: int) -> bool:
 
 
 def _reuse_flags(reuse: Any, count: int) -> list[bool]:
-    if not isinstance(reuse, np.ndarray) or reuse.dtype != np.bool_ or reuse.shape != (count,):
+    flags = _flags(reuse, count) if isinstance(reuse, np.ndarray) else None
+    if flags is None:
         raise ReuseError(f"reuse must be a bool array of shape [{count}]")
-    flags: npt.NDArray[np.bool_] = reuse
-    return flags.tolist()
+    return flags

@@ -62,10 +62,13 @@ class InferQueue(Generic[W]):
         """A connection came."""
         self._open.add(connection)
 
-    def closed(self, connection: int) -> None:
-        """A connection went; what it had queued goes with it."""
-        self._open.discard(connection)
+    def closed(self, connection: int) -> bool:
+        """A connection went; what it had queued goes with it. False if it was not open."""
+        if connection not in self._open:
+            return False
+        self._open.remove(connection)
         self._queued.pop(connection, None)
+        return True
 
     def put(self, infer: W) -> None:
         """Queue an infer of an open connection that has none queued."""
