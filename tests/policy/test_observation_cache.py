@@ -148,9 +148,8 @@ def test_an_ended_episode_cannot_be_reused_until_a_later_feedback(which: str) ->
     held = ObservationCache()
     ended = {"terminated": flags(False), "truncated": flags(False), which: flags(True)}
     held.on_feedback(np.array([0]), obs(10), **ended)
-    with pytest.raises(ReuseError, match="ended its episode") as refused:
+    with pytest.raises(ReuseError, match="env 0 .* ended its episode"):
         held.complete(np.array([0]), obs(), flags(True))
-    assert refused.value.env == 0
     held.on_feedback(np.array([0]), obs(11), flags(False), flags(False))
     assert rows(held.complete(np.array([0]), obs(), flags(True))) == [11]
 

@@ -23,9 +23,7 @@
     ├── ConcurrencyConfigurationError                    more sessions than the class allows
     ├── SessionCapacityError                             server side: no free slot
     ├── SessionNotFoundError                             server side: no such session
-    ├── SessionCreationError                             server side: a session could not be made
-    ├── ReuseError               (ValueError)        policy server: an observation to reuse is not there
-    └── PolicyActionError        (ValueError)        policy server: a policy's actions do not fit
+    └── SessionCreationError                             server side: a session could not be made
 
 In brackets: the builtin that callers of other OpenEnv clients catch in the same situation.
 
@@ -57,9 +55,7 @@ __all__ = [
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
-    "PolicyActionError",
     "ReplyValidationError",
-    "ReuseError",
     "ServerError",
     "SessionCapacityError",
     "SessionClosedError",
@@ -589,25 +585,3 @@ class SessionCreationError(OpenEnvError):
     def __init__(self, reason: str = "", message: str | None = None) -> None:
         self.reason = reason
         super().__init__(message or f"A session could not be created: {reason or 'no reason given'}")
-
-
-# ---------------------------------------------------------------- the policy server's own
-
-
-class ReuseError(OpenEnvError, ValueError):
-    """An infer reuses an observation that its server does not hold, or does not fit together with those it holds.
-
-    Attributes:
-        env: index of the env whose row is missing, if it is one.
-    """
-
-    def __init__(self, message: str = "", *, env: int | None = None) -> None:
-        self.env = env
-        super().__init__(message or "An observation cannot be reused.")
-
-
-class PolicyActionError(OpenEnvError, ValueError):
-    """A policy returned actions that are not what was asked for, or not what the server's metadata declares."""
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message or "The policy's actions do not fit: act() returns an array [n, H, ...].")

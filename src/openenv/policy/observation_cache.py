@@ -88,9 +88,9 @@ class ObservationCache:
     def _row(self, env: int) -> dict[str, Any]:
         row = self._rows.get(env)
         if row is None:
-            raise ReuseError(f"env {env} had no feedback here, on this connection", env=env)
+            raise ReuseError(f"env {env} had no feedback here, on this connection", field="reuse")
         if isinstance(row, str):
-            raise ReuseError(f"env {env} has no observation to reuse: {row}", env=env)
+            raise ReuseError(f"env {env} has no observation to reuse: {row}", field="reuse")
         return row
 
 
@@ -139,5 +139,5 @@ def _splits(obs: Any, count: int) -> bool:
 def _reuse_flags(reuse: Any, count: int) -> list[bool]:
     flags = _flags(reuse, count) if isinstance(reuse, np.ndarray) else None
     if flags is None:
-        raise ReuseError(f"reuse must be a bool array of shape [{count}]")
+        raise ReuseError(f"reuse must be a bool array of shape [{count}]", field="reuse")
     return flags

@@ -74,7 +74,6 @@ class Transitions:
 
     Attributes:
         keys: whose they are, ``[m]``.
-        step_ids: chunks completed in the episode before this one, as the client counts, ``[m]``.
         observations: what `act` was given for these envs, ``m`` rows.
         actions: the chunks that were sent, ``[m, H, ...]``. A client may have run a prefix of a chunk only.
         rewards: sum over the steps that were run, ``[m]``.
@@ -85,7 +84,6 @@ class Transitions:
     """
 
     keys: Sequence[EnvKey]
-    step_ids: Array
     observations: Observations
     actions: Array
     rewards: Array
