@@ -105,7 +105,7 @@ class _Writer:
     """Collects the parts of one frame."""
 
     def __init__(self) -> None:
-        self._numpy = load_numpy()
+        self._np = load_numpy()
         self._packer = load_msgpack().Packer(autoreset=False, buf_size=OWN_PART_BYTES)
         self._parts: list[Buffer] = []
 
