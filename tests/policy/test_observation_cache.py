@@ -148,7 +148,7 @@ def test_an_ended_episode_cannot_be_reused_until_a_later_feedback(which: str) ->
     held = ObservationCache()
     ended = {"terminated": flags(False), "truncated": flags(False), which: flags(True)}
     held.on_feedback(np.array([0]), obs(10), **ended)
-    with pytest.raises(ReuseError, match="env 0 .* ended its episode"):
+    with pytest.raises(ReuseError, match=r"env 0 .* ended its episode"):
         held.complete(np.array([0]), obs(), flags(True))
     held.on_feedback(np.array([0]), obs(11), flags(False), flags(False))
     assert rows(held.complete(np.array([0]), obs(), flags(True))) == [11]

@@ -223,7 +223,7 @@ _MODULES = {
         "Outcome",
         "OutcomeUnknownError",
         "PolicyActionError",
-    "PolicyLinkError",
+        "PolicyLinkError",
         "PolicyProtocolError",
         "PolicyUsageError",
         "ReplyValidationError",

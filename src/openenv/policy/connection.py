@@ -12,14 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from openenv.core.exceptions import PolicyProtocolError
 from openenv.core.wire.arrays import encode
 from openenv.policy.env_states import EnvStates, Fed
+from openenv.policy._tmp_messages import read
 from openenv.policy.metrics import ServerMetrics
+from openenv.policy.rows import RowsError, check_rows
 from openenv.policy.service import ConnectionGone, PolicyFailed, PolicyService
+from openenv.policy.splitting import InfoError, split_info
 
 __all__ = ["Connection", "ConnectionSettings"]
 
@@ -83,7 +87,7 @@ class Connection:
             await self._converse()
         except (ConnectionClosed, ConnectionGone):
             pass
-        except PolicyProtocolError as error:
+        except (PolicyProtocolError, RowsError, InfoError) as error:
             self._metrics.resyncs += 1
             logger.warning("connection %d broke the protocol and must start again: %s", self._number, error)
             await self._close(GOING_AWAY, RESYNC_REASON)
@@ -113,3 +117,55 @@ class Connection:
         """Notice that the client is gone, also while nobody reads from it."""
         await self._socket.wait_closed()
         self._service.closed(self._number)
+
+    # ------------------------------------------------------------ the conversation
+
+    async def _converse(self) -> None:
+        await self._socket.send(encode({"message_type": "metadata", "data": dict(self._settings.metadata)}))
+        while True:
+            await self._infer(read(await self._socket.recv(), "infer"))
+            await self._feedback(read(await self._next_feedback(), "feedback"))
+
+    async def _infer(self, message: Any) -> None:
+        envs = message["env_indices"].tolist()
+        obs = self._envs.cache.complete(envs, message["data"], message.get("reuse"))
+        check_rows(obs, len(envs))
+        if message.get("reuse") is not None:
+            self._metrics.reused_observations += int(message["reuse"].sum())
+        actions = await self._service.infer(self._number, self._envs.keys(envs), message["step_ids"], obs)
+        replaced = self._envs.answered(envs, message["step_ids"], obs, actions)
+        if replaced:
+            self._metrics.replaced_chunks += len(replaced)
+            logger.warning("connection %d asks again for env(s) %s, without feedback", self._number, replaced)
+        self._metrics.infers += 1
+        data = {"env_ids": np.array(envs, np.int64), "action": actions.swapaxes(0, 1)}
+        await self._socket.send(encode({"message_type": "action", "data": data}))
+
+    async def _next_feedback(self) -> Any:
+        """The next frame, in time. A learn step extends the time, for the client may wait for it."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.feedback_timeout_s):
+                    return await self._socket.recv()
+            except TimeoutError:
+                if not self._service.is_learning:
+                    raise _FeedbackLate from None
+
+    async def _feedback(self, message: Any) -> None:
+        data = message["data"]
+        envs = message["env_indices"].tolist()
+        info = split_info(data["info"], len(envs))
+        fed = Fed(envs, data["obs"], data["rewards"], data["terminated"], data["truncated"], info)
+        chunks, strangers = self._envs.fed(fed)
+        self._metrics.feedbacks += 1
+        if strangers:
+            self._metrics.discarded_feedback += len(strangers)
+            logger.warning(
+                "connection %d sent feedback for env(s) %s, which hold no action of this connection; it is discarded. "
+                "Has the client connected again, and kept its chunks?",
+                self._number,
+                strangers,
+            )
+        if chunks is not None:
+            self._metrics.transitions += len(chunks)
+            await self._service.feedback(chunks.transitions)

@@ -1,6 +1,7 @@
 """A training server: a policy behind a WebSocket, for any number of rollout clients.
 
-This module starts, stops and closes. What a connection says is in `openenv.policy.connection`, when the policy is called
+This module starts, stops and closes. What a connection says is in `openenv.policy.connection`, when the policy is
+called
 in `openenv.policy.service`, who may connect in `openenv.policy.edge`.
 """
 
