@@ -8,31 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from openenv.core.exceptions import PolicyProtocolError
-from openenv.core.wire.arrays import encode
-from openenv.policy.env_states import EnvStates, Fed
-from openenv.policy._tmp_messages import read
+from openenv.policy.env_states import EnvStates
+from openenv.policy.messages import (
+    FEEDBACK_TIMEOUT,
+    INTERNAL_ERROR,
+    REUSE_FEEDBACK_OBS,
+    SERVER_RESYNC,
+    Action,
+    Feedback,
+    Infer,
+    Message,
+    Metadata,
+    encode_message,
+    parse_map,
+    read_map,
+)
 from openenv.policy.metrics import ServerMetrics
-from openenv.policy.rows import RowsError, check_rows
+from openenv.policy.protocol import Conversation, Event, IllegalEvent
 from openenv.policy.service import ConnectionGone, PolicyFailed, PolicyService
-from openenv.policy.splitting import InfoError, split_info
 
 __all__ = ["Connection", "ConnectionSettings"]
 
 logger = logging.getLogger("openenv.policy")
 
-GOING_AWAY, INTERNAL_ERROR = 1001, 1011
-RESYNC_REASON = "plugrl-server-resync"
-TIMEOUT_REASON = "Feedback timeout"
-INTERNAL_REASON = "Internal server error."
+GOING_AWAY, SERVER_FAULT = 1001, 1011
 
 
 class _FeedbackLate(Exception):
@@ -44,11 +49,11 @@ class ConnectionSettings:
     """What all connections of a server have in common.
 
     Attributes:
-        metadata: what they are told first.
+        metadata: what they are told first; it can be encoded.
         feedback_timeout_s: seconds from an action to its feedback; None for no limit.
     """
 
-    metadata: Mapping[str, Any]
+    metadata: Metadata
     feedback_timeout_s: float | None
 
 
@@ -76,6 +81,7 @@ class Connection:
         self._service = service
         self._settings = settings
         self._metrics = metrics
+        self._conversation = Conversation()
         self._envs = EnvStates(number)
 
     async def serve(self) -> None:
@@ -87,22 +93,22 @@ class Connection:
             await self._converse()
         except (ConnectionClosed, ConnectionGone):
             pass
-        except (PolicyProtocolError, RowsError, InfoError) as error:
+        except (PolicyProtocolError, IllegalEvent) as error:
             self._metrics.resyncs += 1
             logger.warning("connection %d broke the protocol and must start again: %s", self._number, error)
-            await self._close(GOING_AWAY, RESYNC_REASON)
+            await self._close(GOING_AWAY, SERVER_RESYNC)
         except _FeedbackLate:
             self._metrics.feedback_timeouts += 1
             late = self._settings.feedback_timeout_s
             logger.warning("connection %d sent no feedback within %g s", self._number, late)
-            await self._close(GOING_AWAY, TIMEOUT_REASON)
+            await self._close(GOING_AWAY, FEEDBACK_TIMEOUT)
         except PolicyFailed:
             self._metrics.internal_errors += 1
-            await self._close(INTERNAL_ERROR, INTERNAL_REASON)
+            await self._close(SERVER_FAULT, INTERNAL_ERROR)
         except Exception:  # a bug of ours must not cost anybody else's connection
             self._metrics.internal_errors += 1
             logger.exception("connection %d failed", self._number)
-            await self._close(INTERNAL_ERROR, INTERNAL_REASON)
+            await self._close(SERVER_FAULT, INTERNAL_ERROR)
         finally:
             self._service.closed(self._number)
             watch.cancel()
@@ -121,27 +127,40 @@ class Connection:
     # ------------------------------------------------------------ the conversation
 
     async def _converse(self) -> None:
-        await self._socket.send(encode({"message_type": "metadata", "data": dict(self._settings.metadata)}))
+        self._conversation.metadata()
+        await self._send(self._settings.metadata)
         while True:
-            await self._infer(read(await self._socket.recv(), "infer"))
-            await self._feedback(read(await self._next_feedback(), "feedback"))
+            infer = self._read(await self._socket.recv())
+            assert isinstance(infer, Infer)
+            await self._infer(infer)
+            feedback = self._read(await self._next_feedback())
+            assert isinstance(feedback, Feedback)
+            await self._feedback(feedback)
 
-    async def _infer(self, message: Any) -> None:
-        envs = message["env_indices"].tolist()
-        obs = self._envs.cache.complete(envs, message["data"], message.get("reuse"))
-        check_rows(obs, len(envs))
-        if message.get("reuse") is not None:
-            self._metrics.reused_observations += int(message["reuse"].sum())
-        actions = await self._service.infer(self._number, self._envs.keys(envs), message["step_ids"], obs)
-        replaced = self._envs.answered(envs, message["step_ids"], obs, actions)
-        if replaced:
-            self._metrics.replaced_chunks += len(replaced)
-            logger.warning("connection %d asks again for env(s) %s, without feedback", self._number, replaced)
+    async def _send(self, message: Message) -> None:
+        await self._socket.send(b"".join(encode_message(message)))  # in one frame
+
+    def _read(self, frame: str | bytes) -> Message:
+        """Read a message, if it is one that is due."""
+        kind, message = read_map(frame)
+        self._conversation.check(Event(kind.value))
+        return parse_map(kind, message)
+
+    async def _infer(self, infer: Infer) -> None:
+        envs: list[int] = infer.env_indices.tolist()
+        self._conversation.infer(envs)
+        if infer.reuse is not None and REUSE_FEEDBACK_OBS not in self._settings.metadata.features:
+            raise PolicyProtocolError(f"{REUSE_FEEDBACK_OBS} is not offered here", field="reuse")
+        obs = self._envs.cache.complete(envs, infer.observation.to_map(), infer.reuse)
+        if infer.reuse is not None:
+            self._metrics.reused_observations += int(infer.reuse.sum())
+        actions = await self._service.infer(self._number, self._envs.keys(envs), infer.step_ids, obs)
+        self._envs.answered(infer, obs, actions)
+        self._conversation.action(envs)
         self._metrics.infers += 1
-        data = {"env_ids": np.array(envs, np.int64), "action": actions.swapaxes(0, 1)}
-        await self._socket.send(encode({"message_type": "action", "data": data}))
+        await self._send(Action(actions.swapaxes(0, 1), infer.env_indices))
 
-    async def _next_feedback(self) -> Any:
+    async def _next_feedback(self) -> str | bytes:
         """The next frame, in time. A learn step extends the time, for the client may wait for it."""
         while True:
             try:
@@ -151,20 +170,19 @@ class Connection:
                 if not self._service.is_learning:
                     raise _FeedbackLate from None
 
-    async def _feedback(self, message: Any) -> None:
-        data = message["data"]
-        envs = message["env_indices"].tolist()
-        info = split_info(data["info"], len(envs))
-        fed = Fed(envs, data["obs"], data["rewards"], data["terminated"], data["truncated"], info)
-        chunks, strangers = self._envs.fed(fed)
+    async def _feedback(self, feedback: Feedback) -> None:
+        envs: list[int] = feedback.env_indices.tolist()
+        strays = self._conversation.strays(envs)
+        self._conversation.feedback(set(envs) - strays)
+        chunks = self._envs.fed(feedback, strays)
         self._metrics.feedbacks += 1
-        if strangers:
-            self._metrics.discarded_feedback += len(strangers)
+        if strays:
+            self._metrics.discarded_feedback += len(strays)
             logger.warning(
                 "connection %d sent feedback for env(s) %s, which hold no action of this connection; it is discarded. "
                 "Has the client connected again, and kept its chunks?",
                 self._number,
-                strangers,
+                sorted(strays),
             )
         if chunks is not None:
             self._metrics.transitions += len(chunks)

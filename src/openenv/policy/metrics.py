@@ -26,7 +26,6 @@ class ServerMetrics:
         feedbacks: feedback messages.
         transitions: envs in feedbacks that were handed to the policy.
         discarded_feedback: envs in feedbacks that had no action on their connection.
-        replaced_chunks: chunks that never had a feedback, since their env asked for another.
         feedback_s: time in ``feedback``, in total.
         resyncs: connections closed over a protocol error.
         feedback_timeouts: connections closed because a feedback did not come.
@@ -47,7 +46,6 @@ class ServerMetrics:
     feedbacks: int = 0
     transitions: int = 0
     discarded_feedback: int = 0
-    replaced_chunks: int = 0
     feedback_s: float = 0.0
     resyncs: int = 0
     feedback_timeouts: int = 0

@@ -14,10 +14,7 @@ import numpy as np
 from openenv.core.exceptions import ReuseError
 from openenv.policy.rows import Observation, RowsError, check_rows, copy_row, merge, view_rows
 
-__all__ = ["REUSE_FEEDBACK_OBS", "ObservationCache", "ReuseError"]
-
-REUSE_FEEDBACK_OBS = "reuse-feedback-obs"
-"""Name of the feature, as a server lists it in its metadata."""
+__all__ = ["ObservationCache", "ReuseError"]
 
 _ENDED = "the last feedback ended its episode"
 _NOT_SPLIT = "the last feedback could not be split into rows"

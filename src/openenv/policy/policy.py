@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy.typing as npt
 
-from openenv.policy.rows import Observation, merge, texts
+from openenv.policy.rows import Observation, merge
 
 __all__ = ["EnvKey", "Observations", "Policy", "Transitions"]
 
@@ -39,14 +39,14 @@ class Observations:
         step_ids: chunks completed in the current episode, ``[n]``; 0 after a reset.
         images: name to ``uint8 [n, h, w, c]``.
         states: name to float ``[n, d]``.
-        text: a text for each env, ``[n]``; empty if the client has none.
+        text: array of str, ``[n]``.
     """
 
     keys: Sequence[EnvKey]
     step_ids: Array
     images: Mapping[str, Array]
     states: Mapping[str, Array]
-    text: Sequence[str]
+    text: Array
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -64,7 +64,7 @@ class Observations:
             step_ids=step_ids,
             images={name: read_only(array) for name, array in merged["images"].items()},
             states={name: read_only(array) for name, array in merged["states"].items()},
-            text=texts(merged["text"], len(keys)),
+            text=read_only(merged["text"]),
         )
 
 

@@ -1,8 +1,7 @@
 """A training server: a policy behind a WebSocket, for any number of rollout clients.
 
 This module starts, stops and closes. What a connection says is in `openenv.policy.connection`, when the policy is
-called
-in `openenv.policy.service`, who may connect in `openenv.policy.edge`.
+called in `openenv.policy.service`, who may connect in `openenv.policy.edge`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ from websockets.asyncio.server import serve as serve_websocket
 
 from openenv.policy.connection import Connection, ConnectionSettings
 from openenv.policy.edge import Edge
+from openenv.policy.messages import SERVER_STOP
 from openenv.policy.metrics import ServerMetrics
 from openenv.policy.policy import Policy
-from openenv.policy.server_metadata import assemble, positive
+from openenv.policy.server_metadata import assemble
 from openenv.policy.service import PolicyService
 
 __all__ = ["PolicyServer"]
@@ -32,7 +32,6 @@ __all__ = ["PolicyServer"]
 logger = logging.getLogger("openenv.policy")
 
 GOING_AWAY = 1001
-STOP_REASON = "plugrl-server-stop"
 MAX_QUEUED_FRAMES = 2
 """A client sends one frame and waits, so more than this are not read ahead."""
 
@@ -93,8 +92,8 @@ class PolicyServer:
         self._service = PolicyService(
             policy,
             self.metrics,
-            horizon=positive(told.get("action_horizon")),
-            action_dim=positive(told.get("action_dim")),
+            horizon=told.action_horizon,
+            action_dim=told.action_dim,
             mini_infer_batch_size=mini_infer_batch_size,
             warn_after_s=slow_batch_warning_s,
             on_finished=self.stop,
@@ -142,7 +141,7 @@ class PolicyServer:
 
     def stop(self) -> None:
         """End the run: clients are told to stop, and not to come back. From any thread; returns at once."""
-        self._end(STOP_REASON)
+        self._end(SERVER_STOP)
 
     def shutdown(self) -> None:
         """Go away without ending the run: clients come back when they can. From any thread; returns at once."""
@@ -207,7 +206,7 @@ class PolicyServer:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._end(STOP_REASON if error is None else "")
+        self._end(SERVER_STOP if error is None else "")
         await self._close()
         if error is None:
             self._raise()
@@ -317,7 +316,7 @@ class PolicyServer:
         asyncio.run(main())
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._end(STOP_REASON if error is None else "")
+        self._end(SERVER_STOP if error is None else "")
         assert self._thread is not None
         self._thread.join()
         if error is None:

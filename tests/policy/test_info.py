@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openenv.policy.splitting import InfoError, split_info
+from openenv.core.exceptions import PolicyProtocolError
+from openenv.policy.info import split_info
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -49,5 +50,5 @@ def test_the_first_array_counts(info: dict[str, Any], fits: int) -> None:
         if count == fits:
             assert len(split_info(info, count)) == fits
         else:
-            with pytest.raises(InfoError, match=f"{fits} entries"):
+            with pytest.raises(PolicyProtocolError):
                 split_info(info, count)
