@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -113,11 +114,32 @@ async def test_unknown_keys_are_ignored(server: PolicyServer) -> None:
 
 # ---------------------------------------------------------------- frames that make no sense
 
+
+def frame_of_array(**forged: Any) -> bytes:
+    """An infer with an array that is not what it says."""
+    array = {b"__ndarray__": True, b"data": bytes(8), b"dtype": "<f8", b"shape": [1, 1]}
+    array.update({key.encode(): value for key, value in forged.items()})
+    data = {"images": {}, "states": {"t": array}, "text": ["x"]}
+    indices = {b"__ndarray__": True, b"data": bytes(8), b"dtype": "<i8", b"shape": [1]}
+    message = {"message_type": "infer", "data": data, "env_indices": indices, "step_ids": indices}
+    frame: bytes = msgpack.packb(message)
+    return frame
+
+
 BEFORE_INFER: dict[str, Any] = {
     "text": "hello",
     "json": '{"message_type": "infer"}',
     "empty": b"",
     "noise": random.Random(1).randbytes(200),
+    "a forged shape": frame_of_array(shape=[2**40, 2**20]),
+    "a shape that overflows": frame_of_array(shape=[2**62, 4]),
+    "a negative shape": frame_of_array(shape=[-1]),
+    "an object array": frame_of_array(dtype="|O8"),
+    "an unknown dtype": frame_of_array(dtype="no such"),
+    "a forged array header": b"\xdd\xff\xff\xff\xff",
+    "a forged map header": b"\xdf\xff\xff\xff\xff",
+    "forged bytes": b"\xc6\xff\xff\xff\xff",
+    "deep nesting": b"\x91" * 100_000 + b"\xc0",
     "not a map": [1, 2, 3],
     "cut off": encode(infer([0], 1))[:-5],
     "trailing": encode(infer([0], 1)) + b"x",

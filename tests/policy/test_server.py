@@ -166,6 +166,24 @@ async def test_act_waits_for_a_learner_of_the_users_own() -> None:
         assert await client.actions([0]) == expected(1)
 
 
+async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
+    async with (
+        server(EchoPolicy(), ping_interval_s=0.5, close_timeout_s=0.1) as served,
+        RawClient(served.url) as client,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        await until(lambda: served.metrics.open_connections == 2)
+        assert await client.act([0], 1) == expected(1)
+        assert served.metrics.open_connections == 1
+        assert served.metrics.longest_infer_wait_s > 0.1
+        writer.close()
+
+
 # ---------------------------------------------------------------- ends
 
 

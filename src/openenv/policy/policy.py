@@ -107,7 +107,8 @@ class Policy(Protocol):
     * ``feedback(transitions: Transitions)``: learn. While it runs nobody is timed out.
     * ``metadata``: a mapping, or a method that returns one: what clients are told. The attributes ``action_horizon``
       and ``action_dim`` are told, too.
-    * ``connection_closed(connection: int)``: this connection's envs are gone. Forget what was kept for them.
+    * ``connection_closed(connection: int)``: this connection's envs are gone. Forget what was kept for them. Not called
+      when the server itself ends.
     * ``finished``: once true, after a feedback, the run is over, and the server tells its clients to stop.
 
     Envs say nothing when they are reset: ``step_ids`` is 0 then.

@@ -32,8 +32,18 @@ __all__ = ["PolicyServer"]
 logger = logging.getLogger("openenv.policy")
 
 GOING_AWAY = 1001
-MAX_QUEUED_FRAMES = 2
-"""A client sends one frame and waits, so more than this are not read ahead."""
+MAX_QUEUED_FRAMES = 64
+"""Frames of a client that are read ahead; past this the socket is not read, and pings wait. A client sends two messages
+at most, a feedback and an infer, but may send them in fragments."""
+
+
+class _SocketLog(logging.LoggerAdapter[logging.Logger]):
+    """What the WebSocket library logs, without a traceback for each port scan and each health check."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        if msg == "opening handshake failed":
+            level, kwargs = logging.INFO, {**kwargs, "exc_info": None}
+        super().log(level, msg, *args, **kwargs)
 
 
 class PolicyServer:
@@ -148,9 +158,12 @@ class PolicyServer:
         self._end("")
 
     def _end(self, reason: str) -> None:
-        if self._reason is not None or self._loop is None:
+        if self._reason is not None:
             return
         self._reason = reason
+        if self._loop is None:
+            self._ending.set()  # nobody waits for it yet
+            return
         try:
             self._loop.call_soon_threadsafe(self._ending.set)
         except RuntimeError:
@@ -194,7 +207,7 @@ class PolicyServer:
             compression=None,
             process_request=self._edge,
             max_queue=MAX_QUEUED_FRAMES,
-            logger=logging.getLogger("openenv.policy.sockets"),
+            logger=_SocketLog(logging.getLogger("openenv.policy.sockets")),
             **self._transport,
         )
         self._port = next(iter(self._listener.sockets)).getsockname()[1]
@@ -244,7 +257,8 @@ class PolicyServer:
         logger.info("policy server ends (%s)", self._reason or "shutdown")
         self._listener.close(close_connections=False)
         open_now = list(self._connections.items())
-        await asyncio.gather(*(socket.close(GOING_AWAY, self._reason) for socket, _ in open_now))
+        goodbyes = [socket.close(GOING_AWAY, self._reason) for socket, _ in open_now]
+        await asyncio.gather(*goodbyes, return_exceptions=True)  # one that fails must not keep the others
         for _, task in open_now:
             task.cancel()  # it may wait for a call of the policy that takes minutes
         self._batches.cancel()

@@ -108,7 +108,9 @@ class PolicyService:
         await self._scheduler.serve()
 
     def close(self) -> None:
-        """Call the policy no more."""
+        """Call the policy no more, not even to say that connections have closed."""
+        for task in self._forgetting:
+            task.cancel()
         self._runner.close()
 
     # ------------------------------------------------------------ connections
