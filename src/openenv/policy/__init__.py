@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         ReuseError,
         ServerStopped,
     )
+    from openenv.policy.agent import WebSocketEnvClientAgent
+    from openenv.policy.async_agent import AsyncWebSocketEnvClientAgent
     from openenv.policy.messages import (
         REUSE_FEEDBACK_OBS,
         Action,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REUSE_FEEDBACK_OBS",
     "Action",
+    "AsyncWebSocketEnvClientAgent",
     "ConnectionReplaced",
     "Feedback",
     "Infer",
@@ -42,6 +45,7 @@ __all__ = [
     "PolicyUsageError",
     "ReuseError",
     "ServerStopped",
+    "WebSocketEnvClientAgent",
 ]
 
 _missing = [name for name in ("msgpack", "numpy") if find_spec(name) is None]
@@ -57,6 +61,8 @@ _MODULES = {
         "ReuseError",
         "ServerStopped",
     ),
+    "openenv.policy.agent": ("WebSocketEnvClientAgent",),
+    "openenv.policy.async_agent": ("AsyncWebSocketEnvClientAgent",),
     "openenv.policy.messages": (
         "REUSE_FEEDBACK_OBS",
         "Action",
