@@ -576,7 +576,8 @@ class ConnectionReplaced(PolicyLinkError, ConnectionError):
         connection: number of the connection that is open now; None while there is none.
         operation: the call that raised this, ``infer`` or ``feedback``.
         reason: why, in one word: ``resync`` (the server saw a protocol error), ``stop`` (its run ended, and this client
-            waits for the next one), ``timeout``, ``cancelled``, ``closed`` (any other close frame), ``connection``.
+            waits for the next one), ``feedback_timeout``, ``timeout``, ``cancelled``, ``closed`` (any other close
+            frame), ``connection``.
         close_code: WebSocket close code, if the peer sent one.
         close_reason: text that came with the close code.
         outcome: ``not_applied`` if nothing was sent, ``unknown`` if a feedback may have arrived.

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         ReuseError,
         ServerStopped,
     )
+    from openenv.policy.agent import WebSocketEnvClientAgent
+    from openenv.policy.async_agent import AsyncWebSocketEnvClientAgent
     from openenv.policy.messages import (
         REUSE_FEEDBACK_OBS,
         Action,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REUSE_FEEDBACK_OBS",
     "Action",
+    "AsyncWebSocketEnvClientAgent",
     "ConnectionReplaced",
     "EnvKey",
     "Feedback",
@@ -55,6 +58,7 @@ __all__ = [
     "ServerMetrics",
     "ServerStopped",
     "Transitions",
+    "WebSocketEnvClientAgent",
 ]
 
 _missing = [name for name in ("msgpack", "numpy") if find_spec(name) is None]
@@ -71,6 +75,8 @@ _MODULES = {
         "ReuseError",
         "ServerStopped",
     ),
+    "openenv.policy.agent": ("WebSocketEnvClientAgent",),
+    "openenv.policy.async_agent": ("AsyncWebSocketEnvClientAgent",),
     "openenv.policy.messages": (
         "REUSE_FEEDBACK_OBS",
         "Action",

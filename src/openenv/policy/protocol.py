@@ -166,7 +166,7 @@ class Conversation:
         self.state, self._holding = following, self._holding - named
 
     def strays(self, env_ids: Iterable[int]) -> frozenset[int]:
-        """Those of the environments that hold no action of this connection, so that nothing can be fed back for them."""
+        """Those of the environments that hold no action of this connection: nothing can be fed back for them."""
         return frozenset(env_ids) - self._holding
 
     def close(self) -> None:
