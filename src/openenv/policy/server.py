@@ -122,6 +122,7 @@ class PolicyServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Server | None = None
         self._batches: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
         self._thread: threading.Thread | None = None
 
@@ -185,13 +186,27 @@ class PolicyServer:
         """
         await self.start()
         try:
-            await self._ending.wait()
+            await self.ended()
         finally:
-            await self._close()
-        self._raise()
+            self._end("")  # it was cancelled, unless it has ended already
+            await self._until_closed()
+
+    async def ended(self) -> None:
+        """Wait until a server that was started has ended, by whoever's wish.
+
+        Raises:
+            Exception: what the policy raised, with ``fatal_policy_errors``.
+        """
+        await self._until_closed()
+        if self._error is not None:
+            raise self._error
+
+    async def _until_closed(self) -> None:
+        assert self._closing is not None
+        await asyncio.shield(self._closing)
 
     async def start(self) -> None:
-        """Begin to listen, on the running loop. `serve` and ``async with`` do this.
+        """Begin to listen, on the running loop. `serve` and ``async with`` do this; `ended` waits for the end.
 
         Raises:
             OSError: the address cannot be listened at.
@@ -212,6 +227,7 @@ class PolicyServer:
         )
         self._port = next(iter(self._listener.sockets)).getsockname()[1]
         self._batches = asyncio.create_task(self._run_batches())
+        self._closing = asyncio.create_task(self._close())
         logger.info("policy server listens at %s:%s", self.host, self._port)
 
     async def __aenter__(self) -> Self:
@@ -220,13 +236,10 @@ class PolicyServer:
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._end(SERVER_STOP if error is None else "")
-        await self._close()
         if error is None:
-            self._raise()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+            await self.ended()
+        else:
+            await self._until_closed()
 
     async def _run_batches(self) -> None:
         try:
@@ -250,10 +263,11 @@ class PolicyServer:
             del self._connections[socket]
 
     async def _close(self) -> None:
-        """Say goodbye to everyone, those who wait for an action or for the policy included."""
+        """When it is time, say goodbye to everyone, those who wait for an action or for the policy included."""
+        await self._ending.wait()
         assert self._listener is not None
         assert self._batches is not None
-        self._reason = self._reason or ""
+        assert self._reason is not None
         logger.info("policy server ends (%s)", self._reason or "shutdown")
         self._listener.close(close_connections=False)
         open_now = list(self._connections.items())
@@ -322,10 +336,7 @@ class PolicyServer:
                 started.set_exception(error)
                 return
             started.set_result(None)
-            try:
-                await self._ending.wait()
-            finally:
-                await self._close()
+            await self._until_closed()
 
         asyncio.run(main())
 
@@ -333,5 +344,5 @@ class PolicyServer:
         self._end(SERVER_STOP if error is None else "")
         assert self._thread is not None
         self._thread.join()
-        if error is None:
-            self._raise()
+        if error is None and self._error is not None:
+            raise self._error
