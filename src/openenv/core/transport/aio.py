@@ -31,7 +31,7 @@ from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
 
-__all__ = ["WebSocketConnector", "WebSocketTransport"]
+__all__ = ["WebSocketConnector", "WebSocketTransport", "drop_of"]
 
 CLOSE_TIMEOUT_S = 0.4
 """How long a peer has to answer a close frame, and to let go of the TCP connection, before it is cut."""
@@ -173,13 +173,13 @@ class WebSocketTransport:
         try:
             await self.connection.send(data, text=True)
         except (ConnectionClosed, OSError) as error:
-            raise TransportClosed(_drop(error)) from error
+            raise TransportClosed(drop_of(error)) from error
 
     async def receive(self) -> str | bytes | Oversized:
         try:
             frame = await self.connection.recv(decode=False)
         except (ConnectionClosed, OSError) as error:
-            raise TransportClosed(_drop(error, self._limit)) from error
+            raise TransportClosed(drop_of(error, self._limit)) from error
         if self._limit is not None and len(frame) > self._limit:
             return Oversized(len(frame), self._limit)
         return frame
@@ -215,7 +215,7 @@ class WebSocketTransport:
             pass  # best effort: the server notices a closed socket as well
 
 
-def _drop(error: Exception, limit: int | None = None) -> Drop:
+def drop_of(error: Exception, limit: int | None = None) -> Drop:
     """Read how a connection ended. A close code that only we sent is ours."""
     if not isinstance(error, ConnectionClosed):
         return Drop(detail=f"{type(error).__name__}: {error}")
