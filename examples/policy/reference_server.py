@@ -111,7 +111,7 @@ def grown(value: Any, bug: str) -> Any:
         count *= size
     if count * dtype.itemsize != len(data):
         if bug == "trusts-lengths":
-            return np.zeros(0, dtype)
+            raise MemoryError(f"{count} items of {dtype.str}")
         raise BadMessage(f"{len(data)} bytes for {dtype.str} {shape}")
     return np.frombuffer(data, dtype).reshape(shape) if count else np.zeros(shape, dtype)
 
@@ -372,7 +372,7 @@ class Server:
             if due == "feedback" and not lenient:
                 for key in ("obs", "rewards", "terminated", "truncated", "info"):
                     message["data"][key]
-        except BadMessage:
+        except (BadMessage, MemoryError):
             raise
         except Exception as error:  # whatever a hostile frame provokes: it costs its sender the connection
             raise BadMessage(f"{type(error).__name__}: {error}") from None

@@ -22,6 +22,7 @@ Play = Callable[[Target, Judge], None]
 STOP = (1001, "plugrl-server-stop")
 _QUIET_S = 0.2
 _SLOW_S = 0.2
+_LATER_S = 0.05
 _PADDING = 512
 _PADDED = 3
 
@@ -182,6 +183,7 @@ def _ping_while_inferring(target: Target, judge: Judge) -> None:
         one.exchange([0])
         one.ask([0])
         began = time.monotonic()
+        time.sleep(_LATER_S)  # in one segment with the infer it would be answered before the policy begins
         pong = _Pong(one.ws.ping(), target.wait_s)
         pong.start()
         one.action([0])
