@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import http.client
 import logging
 import os
@@ -127,6 +128,28 @@ async def test_noise_at_the_door() -> None:
             writer.close()
         await client.round(0, 1)
         assert served.metrics.connections == 1
+
+
+async def test_payloads_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "openenv.policy")
+    caplog.set_level(logging.INFO, "openenv.policy.sockets")
+    async with server(EchoPolicy(), api_key="s3cret") as served:
+        headers = {"Authorization": "Api-Key s3cret"}
+        async with RawClient(served.url, additional_headers=headers) as client:
+            await client.round(0, 1)
+            await client.send("a text of mine")
+            await client.closed()
+    assert "text frame" in caplog.text
+    assert "of mine" not in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+async def test_a_server_that_everyone_may_use_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with PolicyServer(EchoPolicy(), port=0, api_key="k"), server(EchoPolicy()):
+        assert "everyone" not in caplog.text
+    async with PolicyServer(EchoPolicy(), port=0) as served, RawClient(served.url) as client:
+        assert "everyone" in caplog.text
+        await client.round(0, 1)
 
 
 # ---------------------------------------------------------------- a slow policy
@@ -394,6 +417,39 @@ async def test_a_failure_costs_those_who_asked(where: str, caplog: pytest.LogCap
         assert where in record.getMessage()
         assert "thirteen" in record.getMessage()
         assert record.exc_info
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StopIteration(),
+        concurrent.futures.CancelledError(),
+        asyncio.CancelledError(),
+        RecursionError(),
+        ExceptionGroup("", [KeyError()]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("coroutine", [False, True])
+async def test_errors_that_asyncio_takes_for_its_own(error: BaseException, coroutine: bool) -> None:
+    class Raises(EchoPolicy):
+        def act(self, observations: Observations) -> Any:
+            if 13 not in observations.states["t"]:
+                return super().act(observations)
+            if not coroutine:
+                raise error
+
+            async def later() -> Any:
+                raise error
+
+            return later()
+
+    async with server(Raises()) as served:
+        async with RawClient(served.url) as client:
+            await client.send(infer([0], 13))
+            assert await client.closed() == INTERNAL
+        async with RawClient(served.url) as client:
+            await client.round(0, 1)
 
 
 async def test_all_of_a_batch_that_failed_are_told() -> None:
