@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -214,6 +216,36 @@ async def test_a_stop_ends_a_rollout_in_mid_chunk() -> None:
     with pytest.raises(ServerStopped):
         await agent.feedback(observation(2), [0], [0], [1.0], [False], [False])
     await agent.close()
+
+
+KILLED = """
+import sys
+from openenv.policy import WebSocketEnvClientAgent
+agent = WebSocketEnvClientAgent(sys.argv[1])
+agent.infer({"states": {"t": [[1.0]]}}, [0], [0])
+print("in mid-chunk", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_client_process_that_is_killed_in_mid_chunk() -> None:
+    policy = EchoPolicy()
+    with (
+        PolicyServer(policy, "127.0.0.1", 0) as server,
+        subprocess.Popen(
+            [sys.executable, "-c", KILLED, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in mid-chunk\n"
+        process.kill()
+        process.wait()
+        with WebSocketEnvClientAgent(server.url) as agent:
+            sim = Counters(100_000, 3)
+            rollout(agent, sim, 30)  # batches do not wait for the dead
+            assert sim.replaced == 0
+        assert server.metrics.internal_errors == 0
+    assert check(policy.learned).keys() == {2}
 
 
 async def test_the_key() -> None:

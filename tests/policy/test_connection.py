@@ -465,3 +465,39 @@ async def test_a_client_that_is_killed(when: str) -> None:
         assert {key.connection for batch in policy.batches[1:] for key in batch.keys} == {1}
         await until(lambda: policy.closed == [2])
         assert server.metrics.internal_errors == 0
+
+
+async def test_any_mixture_of_good_and_bad_clients(policy: EchoPolicy) -> None:
+    rng = random.Random(7)
+    bad = [*BEFORE_INFER.values()]
+
+    async def visit(number: int) -> None:
+        async with RawClient(server.url) as client:
+            for value in range(rng.randrange(6)):
+                await client.round(0, number * 100 + value)
+            end = rng.randrange(4)
+            if end == 0:
+                await client.send(rng.choice(bad))
+                assert await client.closed() == RESYNC
+            elif end == 1:
+                await client.act([0], number)
+                client.socket.transport.abort()
+            elif end == 2:
+                await client.send(infer([0], number))
+                client.socket.transport.abort()
+
+    async def visits(first: int) -> None:
+        for number in range(first, first + 8):
+            await visit(number)
+
+    async with PolicyServer(policy, "127.0.0.1", 0) as server:
+        await asyncio.gather(*(visits(10 * one) for one in range(1, 9)))
+        await until(lambda: server.metrics.open_connections == 0)
+        async with RawClient(server.url) as client:
+            await client.round(0, 5)
+        assert server.metrics.internal_errors == 0
+        assert server.metrics.connections == 65
+        assert server.metrics.discarded_feedback == 0
+        assert server.metrics.largest_batch > 1
+    for learned in policy.learned:
+        assert learned.observations.states["t"].tolist() == learned.next_observations.states["t"].tolist()

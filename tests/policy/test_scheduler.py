@@ -85,6 +85,13 @@ def test_a_batch_size_is_not_forced() -> None:
     assert "3 of 4 envs" in warning
     assert "mini_infer_batch_size" in warning
     assert not waiting.ready
+    waiting.opened(2)
+    waiting.put(Infer(1, envs=3))
+    waiting.take()
+    waiting.put(Infer(1, envs=3))
+    warning = waiting.warning(5.0)
+    assert warning is not None
+    assert "mini_infer_batch_size" not in warning  # another connection has yet to ask
 
 
 @pytest.mark.parametrize("size", [0, -1])

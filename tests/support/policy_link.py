@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import threading
 from collections.abc import Sequence
 from typing import Any, Self
@@ -13,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from openenv.core.wire.arrays import decode, encode
 from openenv.policy.policy import Observations, Transitions
+from openenv.policy.server import PolicyServer
 
 HORIZON, WIDTH = 3, 2
 SOON = 10.0
@@ -105,6 +107,21 @@ class GatedPolicy(EchoPolicy):
         if self._gates[what]:
             self.began.set()
             assert self.go_on.wait(SOON)
+
+
+def server(policy: Any, **more: Any) -> PolicyServer:
+    """A server at any port."""
+    return PolicyServer(policy, "127.0.0.1", 0, **more)
+
+
+def health(served: PolicyServer) -> tuple[int, bytes]:
+    """What ``/healthz`` answers: status and body."""
+    http_connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=SOON)
+    http_connection.request("GET", "/healthz")
+    response = http_connection.getresponse()
+    body = response.read()
+    http_connection.close()
+    return response.status, body
 
 
 class RawClient:

@@ -142,6 +142,8 @@ class Connection:
 
     def _read(self, frame: str | bytes) -> Message:
         """Read a message, if it is one that is due."""
+        if isinstance(frame, str):
+            raise PolicyProtocolError("a text frame came, where messages are binary")  # its text is not for our log
         kind, message = read_map(frame)
         self._conversation.check(Event(kind.value))
         return parse_map(kind, message)

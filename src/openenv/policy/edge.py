@@ -37,6 +37,11 @@ class Edge:
         self._origins = frozenset(allowed_origins)
         self._metrics = metrics
 
+    @property
+    def wants_key(self) -> bool:
+        """Whether a key is needed."""
+        return self._api_key is not None
+
     def __call__(self, connection: ServerConnection, request: Request) -> Response | None:
         """The answer to a request; None to let the handshake go on."""
         if request.path.partition("?")[0] == HEALTH_PATH:

@@ -97,7 +97,7 @@ class Transitions:
 
 
 class Policy(Protocol):
-    """Anything with `act`. Every method may be ``async``.
+    """Anything with `act`. Every method but ``metadata`` may be ``async``.
 
     A plain method runs in one worker thread, one call at a time, and may take as long as it needs: connections stay
     open meanwhile. A coroutine runs on the server's event loop, also one call at a time, and must not block it.

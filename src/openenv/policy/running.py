@@ -56,20 +56,30 @@ class PolicyRunner:
         Raises:
             Exception: whatever one of the three raised.
         """
-        with self._counted(learns):
-            async with self._turn:
-                if inspect.iscoroutinefunction(function):
-                    returned = function(await self._off_loop(prepare))
-                else:
-                    returned = await self._off_loop(lambda: self._run(function, prepare(), finish))
-                    if not isinstance(returned, _Unfinished):
-                        return cast(T, returned)
-                    returned = returned.awaitable
-                result = await returned
-                return await self._off_loop(lambda: finish(result))
+        try:
+            with self._counted(learns):
+                return await self._in_turn(function, prepare, finish)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody cancels us: it comes from a future or a task of the policy's own.
+            raise RuntimeError("a call of the policy was cancelled from within") from error
+
+    async def _in_turn(self, function: Callable[..., Any], prepare: Callable[[], Any], finish: Callable[[Any], T]) -> T:
+        async with self._turn:
+            if inspect.iscoroutinefunction(function):
+                returned = function(await self._off_loop(prepare))
+            else:
+                returned = await self._off_loop(lambda: self._run(function, prepare(), finish))
+                if not isinstance(returned, _Unfinished):
+                    return cast(T, returned)
+                returned = returned.awaitable
+            result = await returned
+            return await self._off_loop(lambda: finish(result))
 
     async def _off_loop(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _without_stop_iteration, function)
 
     def _run(self, function: Callable[[Any], Any], argument: Any, finish: Callable[[Any], T]) -> T | _Unfinished:
         with self._policy:
@@ -96,3 +106,11 @@ class _Unfinished:
     """What a plain function returned that has to be awaited on the loop."""
 
     awaitable: Awaitable[Any]
+
+
+def _without_stop_iteration(function: Callable[[], T]) -> T:
+    """A future cannot carry StopIteration: whoever waited for it would wait for ever (asyncio before 3.12)."""
+    try:
+        return function()
+    except StopIteration as error:
+        raise RuntimeError("the policy raised StopIteration") from error

@@ -229,6 +229,8 @@ class PolicyServer:
         self._batches = asyncio.create_task(self._run_batches())
         self._closing = asyncio.create_task(self._close())
         logger.info("policy server listens at %s:%s", self.host, self._port)
+        if not self._edge.wants_key and self.host in ("", "0.0.0.0", "::"):
+            logger.warning("everyone who reaches port %s may use this server; see api_key= and host=", self._port)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -70,7 +70,8 @@ def encode(value: Any) -> bytes:
     """Encode a value as one msgpack frame.
 
     Args:
-        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars.
+        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars, and
+            msgpack's extension values.
 
     Raises:
         UnencodableValue: a value inside has no form on the wire (object, structured, complex ...); names its path.
@@ -106,7 +107,9 @@ class _Writer:
 
     def __init__(self) -> None:
         self._np = load_numpy()
-        self._packer = load_msgpack().Packer(autoreset=False, buf_size=OWN_PART_BYTES)
+        msgpack = load_msgpack()
+        self._packer = msgpack.Packer(autoreset=False, buf_size=OWN_PART_BYTES)
+        self._exts = (msgpack.ExtType, msgpack.Timestamp)
         self._parts: list[Buffer] = []
 
     def finish(self) -> list[Buffer]:
@@ -120,7 +123,7 @@ class _Writer:
             self._packer.reset()
 
     def write(self, value: Any, depth: int) -> None:
-        if value is None or isinstance(value, str | bytes | bool | int | float):
+        if value is None or isinstance(value, (str, bytes, bool, int, float, *self._exts)):
             self._plain(value)
         elif isinstance(value, self._np.ndarray):
             self._array(value)
