@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server"]
+LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server", "openenv.core.harness"]
 HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "gradio"}
 
 # Where env packages, examples and tests of the OpenEnv world import these names from.
@@ -45,6 +45,10 @@ PATHS = {
     "ResetRequest ResetResponse SchemaResponse ServerCapacityStatus ServerMode SessionInfo State StepRequest "
     "StepResponse WSCloseMessage WSErrorCode WSErrorResponse WSIncomingMessage WSObservationResponse WSResetMessage "
     "WSStateMessage WSStateResponse WSStepMessage",
+    "openenv.core.harness": "CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits MCPHarnessAdapter "
+    "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge StepEnvSessionAdapter "
+    "ToolResult ToolTraceEntry VerifyResult build_harness_rollout_func _resolve_env_reward",
+    "openenv.core.harness.rollout": "MCPHarnessAdapter ResourceSession ToolResult _resolve_env_reward",
     "openenv_core": "EnvClient Action create_app",
     "openenv_core.client_types": "StepResult",
     "openenv_core.env_client": "EnvClient",
@@ -79,7 +83,8 @@ NOT_YET_MODULES = [
     "openenv.auto",
     "openenv.core.containers",
     "openenv.core.evals",
-    "openenv.core.harness",
+    "openenv.core.harness.capture",
+    "openenv.core.harness.collect",
     "openenv.core.llm_client",
     "openenv.core.mcp_client",
     "openenv.core.rubrics",
