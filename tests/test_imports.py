@@ -46,8 +46,8 @@ PATHS = {
     "StepResponse WSCloseMessage WSErrorCode WSErrorResponse WSIncomingMessage WSObservationResponse WSResetMessage "
     "WSStateMessage WSStateResponse WSStepMessage",
     "openenv.core.harness": "CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits MCPHarnessAdapter "
-    "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge StepEnvSessionAdapter "
-    "ToolResult ToolTraceEntry VerifyResult build_harness_rollout_func _resolve_env_reward",
+    "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge ToolResult "
+    "StepEnvSessionAdapter ToolTraceEntry VerifyResult build_harness_rollout_func _resolve_env_reward",
     "openenv.core.harness.rollout": "MCPHarnessAdapter ResourceSession ToolResult _resolve_env_reward",
     "openenv_core": "EnvClient Action create_app",
     "openenv_core.client_types": "StepResult",
