@@ -16,7 +16,14 @@ from types import ModuleType
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server", "openenv.core.harness", "openenv.core.rubrics"]
+LAZY_PACKAGES = [
+    "openenv",
+    "openenv.core",
+    "openenv.core.containers.runtime",
+    "openenv.core.env_server",
+    "openenv.core.harness",
+    "openenv.core.rubrics",
+]
 HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "gradio"}
 
 # Where env packages, examples and tests of the OpenEnv world import these names from.
@@ -45,6 +52,12 @@ PATHS = {
     "ResetRequest ResetResponse SchemaResponse ServerCapacityStatus ServerMode SessionInfo State StepRequest "
     "StepResponse WSCloseMessage WSErrorCode WSErrorResponse WSIncomingMessage WSObservationResponse WSResetMessage "
     "WSStateMessage WSStateResponse WSStepMessage",
+    "openenv.core.containers.runtime": "ContainerProvider DockerSwarmProvider KubernetesProvider LocalDockerProvider "
+    "RuntimeProvider UVProvider",
+    "openenv.core.containers.runtime.providers": "ContainerProvider DockerSwarmProvider KubernetesProvider "
+    "LocalDockerProvider RuntimeProvider",
+    "openenv.core.containers.runtime.uv_provider": "UVProvider",
+    "openenv.core.utils": "convert_to_ws_url hf_space_subdomain run_async_safely",
     "openenv.core.harness": "CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits MCPHarnessAdapter "
     "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge ToolResult "
     "StepEnvSessionAdapter ToolTraceEntry VerifyResult build_harness_rollout_func _resolve_env_reward",
@@ -89,7 +102,6 @@ NOT_YET = {
 }
 NOT_YET_MODULES = [
     "openenv.auto",
-    "openenv.core.containers",
     "openenv.core.evals",
     "openenv.core.harness.capture",
     "openenv.core.harness.collect",
