@@ -23,6 +23,7 @@ LAZY_PACKAGES = [
     "openenv.core.env_server",
     "openenv.core.harness",
     "openenv.core.rubrics",
+    "openenv.core.tools",
 ]
 HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "gradio"}
 
@@ -57,6 +58,9 @@ PATHS = {
     "openenv.core.containers.runtime.providers": "ContainerProvider DockerSwarmProvider KubernetesProvider "
     "LocalDockerProvider RuntimeProvider",
     "openenv.core.containers.runtime.uv_provider": "UVProvider",
+    "openenv.core.env_server.web_interface": "WebInterfaceManager create_web_interface_app load_environment_metadata",
+    "openenv.core.tools": "GitServerClient PyExecutor RepoInfo",
+    "openenv.core.tools.git_server_client": "GitServerClient",
     "openenv.core.utils": "convert_to_ws_url hf_space_subdomain run_async_safely",
     "openenv.core.harness": "CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits MCPHarnessAdapter "
     "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge ToolResult "
@@ -89,6 +93,7 @@ CORE_NAMES = """
     WSIncomingMessage WSMCPMessage WSMCPResponse WSObservationResponse WSResetMessage WSStateMessage WSStateResponse
     WSStepMessage create_app create_fastapi_app deserialize_action deserialize_action_with_preprocessing
     serialize_observation AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client
+    WebInterfaceManager create_web_interface_app
 """
 CLIENT_NAMES = {
     *("AnthropicClient", "EnvClient", "GenericAction", "GenericEnvClient", "LLMClient", "LLMResponse", "OpenAIClient"),
@@ -97,8 +102,8 @@ CLIENT_NAMES = {
 
 NOT_YET = {
     "openenv": "AutoEnv AutoAction",
-    "openenv.core": "MCPEnvironment MCPClientBase MCPToolClient WebInterfaceManager create_web_interface_app",
-    "openenv.core.env_server": "MCPEnvironment WebInterfaceManager create_web_interface_app",
+    "openenv.core": "MCPEnvironment MCPClientBase MCPToolClient",
+    "openenv.core.env_server": "MCPEnvironment",
 }
 NOT_YET_MODULES = [
     "openenv.auto",
@@ -106,9 +111,7 @@ NOT_YET_MODULES = [
     "openenv.core.harness.capture",
     "openenv.core.harness.collect",
     "openenv.core.mcp_client",
-    "openenv.core.tools",
     "openenv.core.env_server.mcp_environment",
-    "openenv.core.env_server.web_interface",
     "openenv_core.mcp_client",
 ]
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -134,8 +135,10 @@ __all__ = [
     "WSStateMessage",
     "WSStateResponse",
     "WSStepMessage",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
@@ -210,6 +213,10 @@ _MODULES = {
         "WSStepMessage",
     ),
     "openenv.core.env_server.v1_options": ("V1Options",),
+    "openenv.core.env_server.web_interface": (
+        "WebInterfaceManager",
+        "create_web_interface_app",
+    ),
     "openenv.core.exceptions": (
         "ConcurrencyConfigurationError",
         "EnvironmentFactoryError",
