@@ -632,7 +632,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def _ws_url(self) -> str | None:
-        return None if self._address is None else self._address.url
+        if self._address is not None:
+            return self._address.url
+        return None if self.base_url is None else Address.parse(self.base_url).url
 
     @property
     def _ws(self) -> Any:

@@ -100,7 +100,7 @@ class ProvidedServer:
             start = self._provider.start
         elif missing := _required(start):
             raise ValueError(
-                f"{type(self._provider).__name__} does not start by itself: start_container() needs "
+                f"{type(self._provider).__name__} does not start by itself: start_container() requires "
                 f"{', '.join(missing)}. Use from_docker_image(), or start it and pass its address as base_url."
             )
         with _told("The provider could not start its server"):

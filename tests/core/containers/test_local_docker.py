@@ -391,6 +391,7 @@ async def test_a_provider_that_knows_its_image_is_started_by_the_client(engine: 
     assert engine.calls("run") == []
     await client.reset()
     assert client.base_url is not None
+    assert client._ws_url == client.base_url.replace("http", "ws", 1) + "/ws"
     first = engine.running()
     await client.disconnect()
     await client.reset()
@@ -400,6 +401,7 @@ async def test_a_provider_that_knows_its_image_is_started_by_the_client(engine: 
         await client.close()
     await client.close()  # tried again
     assert engine.running() == []
+    assert client.base_url is client._ws_url is None
     await client.reset()  # a closed client can be used again: on another server
     assert len(engine.calls("run")) == 2
     await client.close()
@@ -408,7 +410,7 @@ async def test_a_provider_that_knows_its_image_is_started_by_the_client(engine: 
 
 async def test_a_provider_that_needs_an_image_says_what_to_do(engine: FakeEngine) -> None:
     client = CountClient(provider="docker")
-    with pytest.raises(ValueError, match=r"needs image. Use from_docker_image"):
+    with pytest.raises(ValueError, match=r"requires image. Use from_docker_image"):
         await client.reset()
     await client.close()
     assert engine.calls("run") == []

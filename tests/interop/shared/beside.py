@@ -1,4 +1,4 @@
-"""Puts questions to whichever openenv its interpreter has, about what stands beside the session, and prints the answers.
+"""Puts questions to whichever openenv its interpreter has, about what stands beside the session; prints the answers.
 
 Rubrics, harness, messages of language models, web forms, metadata, small functions; the answers are one JSON object.
 """
