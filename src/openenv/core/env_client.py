@@ -450,7 +450,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     @property
     def base_url(self) -> str | None:
         """The address that was given, or where the provider has started the server; None before that."""
-        return self._base_url if self._server is None else self._server.url
+        server = self._dialer.server
+        return self._base_url if server is None else server.url
 
     @property
     def mode(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from typing import Any, TypeVar
 
 from openenv.core.startup import started
@@ -73,10 +74,19 @@ def space_with_uv(cls: type[ClientT], repo_id: str, provider: Any, kwargs: dict[
         raise ValueError(f"{', '.join(sorted(rest))}: for UVProvider, but another provider was given")
     else:
         provider = _provider(provider)
+    limit = ready.get("timeout_s", getattr(provider, "context_timeout_s", None))
+    began = time.monotonic()
+
+    def wait(_: str) -> None:
+        if isinstance(limit, int | float):  # for both together
+            provider.wait_for_ready(timeout_s=max(0.0, limit - (time.monotonic() - began)))
+        else:
+            provider.wait_for_ready()
+
     made: ClientT = started(
         provider,
         lambda: str(provider.start(**start)),
-        lambda _: provider.wait_for_ready(**ready),
+        wait,
         lambda url: make(base_url=url, provider=provider, **client),
     )
     return made

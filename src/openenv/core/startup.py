@@ -197,6 +197,9 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
         self._used = False
         self._running: Coroutine[Any, Any, ClientT] | None = None
         self._client: ClientT | None = None
+        self._guard = threading.Lock()
+        self._made: ClientT | None = None
+        self._gone = False
 
     def _use(self) -> Callable[[], ClientT]:
         if self._used:
@@ -205,26 +208,41 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
         return self._start
 
     async def _resolve(self) -> ClientT:
-        starting = asyncio.ensure_future(asyncio.to_thread(self._use()))
+        start = self._use()
         try:
-            client = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            starting.add_done_callback(self._abandon)
-            raise
-        try:
+            client = await asyncio.to_thread(self._start_in_thread, start)
             await client.connect()
-        except BaseException:
-            with contextlib.suppress(Exception):  # the error of the connection is the one to tell
-                await client.close()
+        except BaseException as error:
+            await self._left(error)
             raise
         self._client = client
         return client
 
-    def _abandon(self, starting: asyncio.Future[ClientT]) -> None:
-        """The caller has gone, and the client is started only now."""
-        if not starting.cancelled() and starting.exception() is None:
-            close = self._blocking(starting.result()).close
-            threading.Thread(target=close, name="openenv-abandoned-start").start()
+    def _start_in_thread(self, start: Callable[[], ClientT]) -> ClientT:
+        client = start()
+        with self._guard:
+            self._made = client
+            gone = self._gone
+        if gone:
+            self._close_quietly(client)
+        return client
+
+    async def _left(self, error: BaseException) -> None:
+        """The caller gets no client. One that is started already is closed; one that is only now being started is
+        closed by its thread, whatever becomes of the caller's event loop."""
+        with self._guard:
+            self._gone = True
+            made = self._made
+        if made is None:
+            return
+        if isinstance(error, Exception):
+            await asyncio.to_thread(self._close_quietly, made)
+        else:  # a cancelled caller does not wait
+            threading.Thread(target=self._close_quietly, args=(made,), name="openenv-left-start").start()
+
+    def _close_quietly(self, client: ClientT) -> None:
+        with contextlib.suppress(Exception):  # the error of the start is the one to tell
+            self._blocking(client).close()
 
     def sync(self) -> BlockingT:
         """Start the server and give the connected, blocking client.
@@ -239,8 +257,7 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
         try:
             blocking.connect()
         except BaseException:
-            with contextlib.suppress(Exception):  # the error of the connection is the one to tell
-                blocking.close()
+            self._close_quietly(client)
             raise
         self._client = client
         return blocking

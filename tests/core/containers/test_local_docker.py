@@ -382,6 +382,38 @@ async def test_a_caller_that_goes_away_during_a_start_leaves_nothing(engine: Fak
     await asyncio.to_thread(engine.wait_until_removed)
 
 
+def test_an_interrupted_program_that_goes_on_leaves_nothing(engine: FakeEngine) -> None:
+    engine.plan(run=[{"hang": 0.5}])
+    code = """
+import asyncio
+from support.clients import CountClient
+try:
+    asyncio.run(CountClient.from_docker_image("x"))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.readline()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(code=code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    engine.wait_until("run")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "interrupted\n"
+    engine.wait_until("rm")  # while the program is still there
+    engine.wait_until_removed()
+    process.communicate("\n", timeout=60)
+
+
+async def test_a_child_session_is_on_the_same_server(engine: FakeEngine) -> None:
+    async with CountClient.from_docker_image("x") as client:
+        child = await client.new_session()
+        assert child.base_url == client.base_url
+        await child.close()
+        assert len(engine.running()) == 1  # the server is its parent's
+    assert engine.running() == []
+
+
 async def test_a_provider_that_knows_its_image_is_started_by_the_client(engine: FakeEngine) -> None:
     class Count(LocalDockerProvider):
         def start_container(self, image: str = "count", **kwargs: Any) -> str:  # type: ignore[override]
