@@ -24,6 +24,8 @@ PAGES = [
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "providers.md",
+    ROOT / "docs" / "rubrics.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
@@ -31,6 +33,7 @@ SERVERS = {
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
+    "scored": "scored_env:app",
 }
 
 FENCE = re.compile(
