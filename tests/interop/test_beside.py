@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from interop.sides import OURS, SHARED, UPSTREAM, Side, need_peer
+from interop.sides import OURS, UPSTREAM, Side, run_shared
 
 
 def ask(side: Side) -> dict[str, Any]:
-    need_peer()
-    done = subprocess.run([side.python, "beside.py"], cwd=SHARED, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
+    answers: dict[str, Any] = run_shared(side, "beside.py")
     return answers
 
 

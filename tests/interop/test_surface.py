@@ -5,13 +5,11 @@ Ours may take more (keyword) arguments and have more names. Names of later work 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from interop.sides import OURS, SHARED, UPSTREAM, Side, need_peer
+from interop.sides import OURS, UPSTREAM, Side, run_shared
 
 Surface = dict[str, dict[str, dict[str, Any]]]
 
@@ -30,9 +28,7 @@ TYPE_VARIABLES = {"EnvClientT", "ResultT", "StateT"}
 
 
 def read(side: Side) -> Surface:
-    need_peer()
-    told = subprocess.run([side.python, "surface.py"], cwd=SHARED, capture_output=True, text=True, check=True)
-    surface: Surface = json.loads(told.stdout)
+    surface: Surface = run_shared(side, "surface.py")
     return surface
 
 
