@@ -36,6 +36,7 @@ MODULES = [
     "openenv.core.rubrics.containers",
     "openenv.core.rubrics.llm_judge",
     "openenv.core.rubrics.trajectory",
+    "openenv.core.tools.git_server_client",
     "openenv.core.utils",
     "openenv.core",
     "openenv",
