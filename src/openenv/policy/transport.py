@@ -166,7 +166,7 @@ class AsyncTransport:
         if self._socket is None or self._loop is None or self._loop is asyncio.get_running_loop():
             return
         if self._loop.is_closed():
-            self._socket = None
+            self.abort()
         else:
             raise ForeignLoopError(
                 "The connection of this agent lives on another event loop. Nothing was sent. Use the agent on the loop "
@@ -181,13 +181,11 @@ class AsyncTransport:
 
 def _abort(socket: WebSocketTransport) -> None:
     loop = socket.connection.loop
-    if loop.is_closed():
-        return
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
-    if here is loop:
+    if here is loop or loop.is_closed():
         socket.abort()
     else:
         loop.call_soon_threadsafe(socket.abort)

@@ -197,7 +197,10 @@ class WebSocketTransport:
         return self.connection.close_code not in (None, 1006)  # 1006: no close frame came from the peer
 
     def abort(self) -> None:
-        self.connection.transport.abort()
+        if self.connection.loop.is_closed():
+            self._release()
+        else:
+            self.connection.transport.abort()
 
     def farewell(self, goodbye: bytes) -> None:
         sock = self.connection.transport.get_extra_info("socket")
@@ -208,11 +211,17 @@ class WebSocketTransport:
                 frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
                 sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
             sock._sock.shutdown(socket.SHUT_RDWR)
-            if self.connection.loop.is_closed():  # nobody else will close it
-                sock._sock.close()
-                self.connection.transport._sock = None  # type: ignore[attr-defined]
+            if self.connection.loop.is_closed():
+                self._release()
         except (OSError, AttributeError):
             pass  # best effort: the server notices a closed socket as well
+
+    def _release(self) -> None:
+        """Close the socket of an event loop that is gone, for nobody else will."""
+        sock = self.connection.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock._sock.close()
+        self.connection.transport._sock = None  # type: ignore[attr-defined]
 
 
 def drop_of(error: Exception, limit: int | None = None) -> Drop:

@@ -70,8 +70,8 @@ def encode(value: Any) -> bytes:
     """Encode a value as one msgpack frame.
 
     Args:
-        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars, and
-            msgpack's extension values.
+        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars,
+            and msgpack's extension values.
 
     Raises:
         UnencodableValue: a value inside has no form on the wire (object, structured, complex ...); names its path.
