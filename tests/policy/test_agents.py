@@ -17,6 +17,7 @@ from openenv.core.exceptions import (
     CallTimeoutError,
     ConnectError,
     ConnectionReplaced,
+    ForeignLoopError,
     ForkedClientError,
     Outcome,
     PolicyProtocolError,
@@ -27,6 +28,7 @@ from openenv.core.exceptions import (
 from openenv.core.session.backoff import Backoff
 from openenv.policy import AsyncWebSocketEnvClientAgent, WebSocketEnvClientAgent, transport
 from openenv.policy.messages import SERVER_RESYNC, SERVER_STOP, Action, Feedback, Infer
+from openenv.policy.transport import IoThreadTransport
 from support.policy_peer import Peer, PolicyPeer, frame, serving
 
 QUICK = Backoff(0.01, 0.05)
@@ -168,6 +170,18 @@ def test_chunks_that_are_too_short_for_the_caller_are_warned_about(
             agent.connect()
         assert [record.getMessage() for record in caplog.records if "replan_steps is 5" in record.getMessage()]
         agent.close()
+
+
+def test_chunks_that_differ_from_what_was_declared_are_warned_about_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(lambda peer: (peer.hello(action_horizon=9), peer.exchange(), peer.exchange(), peer.gone())) as peer:
+        agent = make(peer.url)
+        with caplog.at_level(logging.WARNING, "openenv.policy"):
+            rounds(2, 0)(agent)
+        agent.close()
+    told = [record.getMessage() for record in caplog.records if record.name == "openenv.policy"]
+    assert told == ["action chunks have 4 steps, and the server declared 9"]
 
 
 def test_frames_have_no_limit(make: Make) -> None:
@@ -702,6 +716,57 @@ def test_a_loop_that_is_gone_has_taken_the_connection_along() -> None:
 
         asyncio.run(first())
         asyncio.run(second())
+
+
+async def test_another_loop_that_runs_is_refused_and_nothing_is_sent() -> None:
+    other = asyncio.new_event_loop()
+    thread = threading.Thread(target=other.run_forever)
+    thread.start()
+    with serving(lambda peer: (peer.hello(), peer.exchange(), peer.act(), peer.gone())) as peer:
+        async with AsyncWebSocketEnvClientAgent(peer.url, backoff=QUICK) as agent:
+            await agent.infer(seen(0), [0], [0])
+            elsewhere = agent.feedback(seen(0), [0], [0], [1.0], [False], [False])
+            with pytest.raises(ForeignLoopError, match="Nothing was sent"):
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(elsewhere, other))
+            await agent.feedback(seen(0), [0], [0], [2.0], [False], [False])
+            await agent.infer(seen(0), [0], [0])
+        await asyncio.to_thread(peer.ended, 1)
+    other.call_soon_threadsafe(other.stop)
+    await asyncio.to_thread(thread.join)
+    other.close()
+    assert [message.rewards.tolist() for _, name, message in peer.log if name == "Feedback"] == [[2.0]]
+
+
+class Interrupted(IoThreadTransport):
+    """A transport under which Ctrl-C is pressed, once."""
+
+    pressed = False
+
+    def receive(self, timeout_s: float | None) -> Any:
+        if not self.pressed:
+            return super().receive(timeout_s)
+        self.pressed = False
+        raise KeyboardInterrupt
+
+
+class InterruptedAgent(WebSocketEnvClientAgent):
+    def _make_transport(self, connector: Any) -> Interrupted:
+        self.interrupted = Interrupted(connector)
+        return self.interrupted
+
+
+def test_an_interrupted_infer_takes_its_connection_with_it() -> None:
+    with serving(cancelled_script, lambda peer: (peer.hello(), peer.act(), peer.gone())) as peer:
+        agent = InterruptedAgent(peer.url, backoff=QUICK)
+        rounds(1, 0)(agent)
+        agent.interrupted.pressed = True
+        with pytest.raises(KeyboardInterrupt):
+            infer(agent, 0)
+        peer.ended(1)
+        with pytest.raises(ConnectionReplaced, match=r"\[cancelled\]"):
+            infer(agent, 0)
+        infer(agent, 0)
+        agent.close()
 
 
 def test_an_agent_that_is_dropped_lets_go_of_its_connection() -> None:

@@ -95,6 +95,7 @@ class Exchange:
         self._abort = abort
         self._fed_back = FedBackRows()
         self._reuses = False
+        self._warned = False
         self._after_stop = False
         self._busy = threading.Lock()
 
@@ -275,6 +276,10 @@ class Exchange:
             return (yield from self._broken(error))
         _finish(self.machine.answered(request.env_indices.tolist()))
         self.reused += 0 if reuse is None else int(reuse.sum())
+        declared = self.metadata.action_horizon if self.metadata is not None else None
+        if declared not in (None, chunk.horizon) and not self._warned:
+            self._warned = True
+            logger.warning("action chunks have %d steps, and the server declared %d", chunk.horizon, declared)
         return chunk
 
     def _broken(self, error: PolicyProtocolError) -> Script[Effect]:

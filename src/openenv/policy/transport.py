@@ -210,7 +210,8 @@ class IoThreadTransport:
         self._run(lambda: self._inner.dial(timeout_s))
 
     def send(self, parts: Sequence[Buffer], timeout_s: float | None) -> None:
-        self._run(lambda: self._inner.send(parts, timeout_s))
+        frame = b"".join(parts)  # here, so that the I/O thread, which others share, is not held up by it
+        self._run(lambda: self._inner.send([frame], timeout_s))
 
     def receive(self, timeout_s: float | None) -> Frame:
         return self._run(lambda: self._inner.receive(timeout_s))
