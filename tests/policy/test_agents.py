@@ -371,6 +371,7 @@ def test_a_stop_with_reconnect_during_feedback_drops_that_feedback(make: Make) -
     with serving(
         close_after_action(SERVER_STOP, 1001),
         stop_at_metadata,
+        lambda peer: peer.end("restart", 1012),
         lambda peer: (peer.hello(), peer.exchange(), peer.gone()),
     ) as peer:
         agent = make(peer.url, reconnect_on_server_stop=True, connect_timeout_s=0.001, next_run_timeout_s=20)
@@ -383,8 +384,8 @@ def test_a_stop_with_reconnect_during_feedback_drops_that_feedback(make: Make) -
         assert peer.connections == 1
         rounds(1, 0, 1)(agent)
         agent.close()
-        peer.ended(3)
-    assert peer.told("Feedback") == [(3, "Feedback")]
+        peer.ended(4)
+    assert peer.told("Feedback") == [(4, "Feedback")]
 
 
 def test_a_stop_with_reconnect_while_an_action_is_due(make: Make) -> None:
@@ -658,6 +659,33 @@ def test_close_ends_a_call_under_way_and_a_second_call_is_refused(make: Make) ->
         assert asked.wait(20)
         with pytest.raises(PolicyUsageError, match="under way"):
             infer(agent, 1)
+        agent.close()
+        waiting.join(20)
+    assert [type(error) for error in ended] == [SessionClosedError]
+
+
+def test_close_ends_the_wait_for_a_server(make: Make) -> None:
+    tried = threading.Event()
+
+    def draw() -> float:
+        tried.set()
+        return 0.0
+
+    ended: list[BaseException] = []
+
+    def wait(agent: Any) -> None:
+        try:
+            infer(agent, 0)
+        except BaseException as error:
+            ended.append(error)
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
+        agent = make(url, connect_timeout_s=None, backoff=Backoff(0.01, 0.01, draw=draw))
+        waiting = threading.Thread(target=wait, args=(agent,))
+        waiting.start()
+        assert tried.wait(20)
         agent.close()
         waiting.join(20)
     assert [type(error) for error in ended] == [SessionClosedError]

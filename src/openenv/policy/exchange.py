@@ -172,7 +172,7 @@ class Exchange:
         return self.options.next_run_timeout_s if self._after_stop else self.options.connect_timeout_s
 
     def _dropped(self, ending: Ending) -> Effect:
-        self._after_stop = ending.is_stop
+        self._after_stop |= ending.is_stop  # until another run has introduced itself
         logger.info("connection %d to %s ended: %s", self.machine.connection, self.options.url, ending)
         return self.machine.dropped(ending)
 
@@ -186,6 +186,8 @@ class Exchange:
             outcome = yield from self._attempt(_least(left, self.options.open_timeout_s))
             if not isinstance(outcome, ConnectError):
                 return outcome
+            if self.machine.state is LinkState.CLOSED:
+                return self.machine.connect()  # which says that it is closed
             if patience() != timeout_s:
                 timeout_s, began = patience(), clock()
             delay = self.options.backoff.delay(attempt)
@@ -199,8 +201,6 @@ class Exchange:
                     attempts=attempt,
                 ) from outcome
             yield _sleep(delay)
-            if self.machine.state is LinkState.CLOSED:
-                return self.machine.connect()
 
     def _attempt(self, limit: float | None) -> Script[Effect | ConnectError]:
         """Dial once. A `ConnectError` is returned if another try may go better."""
@@ -217,7 +217,7 @@ class Exchange:
             raise failure from failure.__cause__
         except TimeoutError:
             self._abort()
-            return self._failure(f"no metadata came within {limit:g} s")
+            return self._failure(f"no metadata came within {limit} s")
         except TransportClosed as error:
             ending = _ending(error)
             effect = self._dropped(ending)
