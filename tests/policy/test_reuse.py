@@ -95,6 +95,7 @@ RENAMED = {**obs(1, 2), "states": {"u": obs(1, 2)["states"]["t"]}}
         pytest.param(obs(0.0, 0.0), obs(-0.0, -0.0), id="negative zero"),
         pytest.param(obs(1, 2), obs(1, 2, dtype="<f4"), id="dtype"),
         pytest.param(obs(1, 2), obs(1, 2, dtype=">f8"), id="byte order"),
+        pytest.param(obs(0, 0), obs(0, 0, dtype=">f8"), id="byte order of the same bytes"),
         pytest.param(obs(1, 2), obs(1, 2, text="other"), id="text"),
         pytest.param(obs(1, 2), OTHER_IMAGE, id="image"),
         pytest.param(obs(1, 2), WIDER, id="shape"),

@@ -133,6 +133,24 @@ def test_a_large_array_is_not_copied_into_its_frame(before: int, dtype: str, siz
     assert same(array, decode(b"".join(parts))["a"])
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        pytest.param(np.asfortranarray(np.arange(6000.0).reshape(60, 100)), id="F order"),
+        pytest.param(np.arange(6000.0).reshape(60, 100).T, id="transposed"),
+        pytest.param(np.arange(24000, dtype=">i4")[::-2], id="reversed and big-endian"),
+        pytest.param(np.broadcast_to(np.arange(100.0), (60, 100)), id="repeated"),
+        pytest.param(np.array([["ab"] * 40] * 40).T, id="text"),
+        pytest.param(np.lib.stride_tricks.as_strided(np.arange(9000, dtype="u1"), (8000, 2), (1, 1)), id="overlapping"),
+        pytest.param(np.full((1, 1, 5000), True)[:, :, ::1], id="bool"),
+    ],
+)
+def test_a_large_array_of_any_layout_is_sent_in_c_order(array: np.ndarray) -> None:
+    assert array.nbytes >= 4096
+    assert encode(array) == msgpack.packb(array, default=plain)
+    assert same(array, decode(encode(array)))
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()
