@@ -498,7 +498,7 @@ def test_connecting_is_tried_until_its_time_is_over(make: Make) -> None:
         agent = make(f"ws://127.0.0.1:{taken.getsockname()[1]}", connect_timeout_s=0.3)
         with pytest.raises(ConnectError, match="Start the policy server") as caught:
             infer(agent, 0)
-    assert caught.value.attempts > 2
+    assert caught.value.attempts > 1
 
 
 def test_it_waits_for_a_server_that_starts_later(make: Make) -> None:
