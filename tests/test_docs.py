@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "policy-agent.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "docs" / "testing.md",
 ]
