@@ -24,8 +24,9 @@
     │   ├── ConnectionReplaced       (ConnectionError)   another connection: every action chunk is void
     │   ├── ServerStopped            (ConnectionError)   the training server has finished its run
     │   ├── PolicyUsageError         (ValueError)        the caller broke the protocol; nothing was sent
-    │   └── PolicyProtocolError      (ValueError)        the peer broke the protocol
-    │       └── ReuseError                               an observation to be reused is not held here
+    │   ├── PolicyProtocolError      (ValueError)        the peer broke the protocol
+    │   │   └── ReuseError                               an observation to be reused is not held here
+    │   └── PolicyActionError        (ValueError)        a policy's actions are not what its server needs
     ├── ConcurrencyConfigurationError                    more sessions than the class allows
     ├── SessionCapacityError                             server side: no free slot
     ├── SessionNotFoundError                             server side: no such session
@@ -62,6 +63,7 @@ __all__ = [
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
+    "PolicyActionError",
     "PolicyLinkError",
     "PolicyProtocolError",
     "PolicyUsageError",
@@ -678,6 +680,13 @@ class PolicyProtocolError(PolicyLinkError, ValueError):
 
 class ReuseError(PolicyProtocolError):
     """An infer message asks for an observation to be used again that this connection does not hold."""
+
+
+class PolicyActionError(PolicyLinkError, ValueError):
+    """A policy returned actions that are not what was asked for, or not what its server has declared; none was sent."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or "A policy's act() must return numbers [n, H, ...]: a chunk for each env.")
 
 
 # ---------------------------------------------------------------- the server's own

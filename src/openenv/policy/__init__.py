@@ -14,6 +14,7 @@ from openenv._lazy import lazy_exports
 if TYPE_CHECKING:
     from openenv.core.exceptions import (
         ConnectionReplaced,
+        PolicyActionError,
         PolicyLinkError,
         PolicyProtocolError,
         PolicyUsageError,
@@ -30,21 +31,33 @@ if TYPE_CHECKING:
         Metadata,
         Observation,
     )
+    from openenv.policy.metrics import ServerMetrics
+    from openenv.policy.observation_cache import ObservationCache
+    from openenv.policy.policy import EnvKey, Observations, Policy, Transitions
+    from openenv.policy.server import PolicyServer
 
 __all__ = [
     "REUSE_FEEDBACK_OBS",
     "Action",
     "AsyncWebSocketEnvClientAgent",
     "ConnectionReplaced",
+    "EnvKey",
     "Feedback",
     "Infer",
     "Metadata",
     "Observation",
+    "ObservationCache",
+    "Observations",
+    "Policy",
+    "PolicyActionError",
     "PolicyLinkError",
     "PolicyProtocolError",
+    "PolicyServer",
     "PolicyUsageError",
     "ReuseError",
+    "ServerMetrics",
     "ServerStopped",
+    "Transitions",
     "WebSocketEnvClientAgent",
 ]
 
@@ -55,6 +68,7 @@ if _missing:
 _MODULES = {
     "openenv.core.exceptions": (
         "ConnectionReplaced",
+        "PolicyActionError",
         "PolicyLinkError",
         "PolicyProtocolError",
         "PolicyUsageError",
@@ -71,6 +85,10 @@ _MODULES = {
         "Metadata",
         "Observation",
     ),
+    "openenv.policy.metrics": ("ServerMetrics",),
+    "openenv.policy.observation_cache": ("ObservationCache",),
+    "openenv.policy.policy": ("EnvKey", "Observations", "Policy", "Transitions"),
+    "openenv.policy.server": ("PolicyServer",),
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for granted
