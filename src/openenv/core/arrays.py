@@ -20,7 +20,6 @@ import binascii
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -120,10 +119,8 @@ class ArraySpec:
     def _converted(self, np: Any, plain: Any) -> Any:
         """The declared dtype, unless a value would change by it; a float may lose digits, as floats do."""
         wanted = np.dtype(self.dtype)
-        if not plain.size and self.shape is not None:
-            known = [length for length in self.shape if length is not None]
-            if len(known) == len(self.shape) and not prod(known):
-                return np.empty(self.shape, wanted)
+        if not plain.size and self.shape is not None:  # empty lists do not tell the lengths below them
+            return np.empty((*plain.shape, *(length or 0 for length in self.shape[plain.ndim :])), wanted)
         array = plain.astype(wanted, casting="unsafe") if plain.size else np.empty(plain.shape, wanted)
         if wanted.kind in "biu" and plain.size and not (array == plain).all():
             raise _error("array_dtype", f"a value does not fit into {wanted}")

@@ -95,11 +95,11 @@ def encode_request(frame: Mapping[str, Any], *, binary: bool) -> Request:
     """
     try:
         text = encode(frame, binary=False)
-        packed = encode(frame, binary=True) if binary else text
+        packed = encode(frame, binary=True) if binary else b""
     except UnencodableValue as error:
         inner = UnencodableValue(error.path.removeprefix("data").lstrip("."), error.type_name, error.why)
         raise _not_encodable(inner) from error
-    return Request(text, packed)
+    return Request(text, b"" if packed == text else packed)
 
 
 def parse_model(model: Any, data: Any) -> Any:

@@ -23,7 +23,7 @@ class Request:
 
     Attributes:
         text: as JSON.
-        packed: the form for a peer that takes binary frames: the same text, unless that would change something.
+        packed: the form for a peer that takes binary frames; empty if text changes nothing in it.
     """
 
     text: bytes = b""
@@ -34,7 +34,7 @@ class Request:
 
     def sent(self, *, binary: bool) -> bytes:
         """The form to send."""
-        return self.packed if binary else self.text
+        return (self.packed if binary else b"") or self.text
 
 
 def is_text(frame: bytes) -> bool:

@@ -135,6 +135,8 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
         if hasattr(value, "mask"):
             raise UnencodableValue("", type(value).__name__, "the mask of a masked array would be lost; use .filled()")
+        if "complex" in str(value.dtype):
+            raise UnencodableValue("", f"{type(value).__name__} of {value.dtype}", "")
         return value.tolist()
     if isinstance(value, Held):
         return value.value.tolist() if not isinstance(value.value, bytes) else _plain(value.value)
