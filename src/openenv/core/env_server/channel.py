@@ -22,6 +22,7 @@ from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing
 from openenv.core.session.ledger import Ledger, Todo, Verdict, error_frame
+from openenv.core.wire.frames import encode as encode_frame
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode, reply_frame
 from openenv.core.wire.v1 import CloseCode, LostReason, Resumed
@@ -94,6 +95,7 @@ class Channel:
         self.tokens = TokenRing()
         self.peer: Peer | None = peer
         self._numbered = Feature.SEQ in uses
+        self._binary = Feature.MSGPACK in uses
         self._grace_s = options.grace_s
         limits = [max_reply_bytes, options.max_reply_bytes if Feature.RESUME in uses else None]
         known = [limit for limit in limits if limit is not None]
@@ -171,7 +173,7 @@ class Channel:
     def _work(self, seq: int | None, call: Call) -> Work:
         def reply(data: dict[str, Any]) -> bytes:
             shown = data if call.kind is CallKind.STATE else _with_ending(data)
-            return encode(reply_frame(REPLY_TYPE[call.kind], shown, seq))
+            return encode_frame(reply_frame(REPLY_TYPE[call.kind], shown, seq), binary=self._binary)
 
         async def work(runner: EnvRunner) -> bytes:
             return await run_call(runner, call, self._action_cls, reply)

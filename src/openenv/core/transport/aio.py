@@ -30,6 +30,7 @@ from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
+from openenv.core.wire.frames import is_text
 
 __all__ = ["WebSocketConnector", "WebSocketTransport", "drop_of"]
 
@@ -171,7 +172,7 @@ class WebSocketTransport:
 
     async def send(self, data: bytes) -> None:
         try:
-            await self.connection.send(data, text=True)
+            await self.connection.send(data, text=is_text(data))
         except (ConnectionClosed, OSError) as error:
             raise TransportClosed(drop_of(error)) from error
 
