@@ -91,7 +91,7 @@ class RpcRequest:
             RpcError: it is something else.
         """
         value = self.params.get(name)
-        if not value:
+        if value is None or value == "":
             return None
         if not isinstance(value, str):
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Invalid params - '{name}' must be a string")

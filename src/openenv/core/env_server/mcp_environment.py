@@ -235,7 +235,10 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         return CallToolObservation(tool_name=action.tool_name, result=result)
 
     async def _on_thread(self, work: Callable[[], Any]) -> Any:
-        value = await self.tool_host.on_thread(work, None)
+        if self._host is not None:
+            value = await self._host.on_thread(work, None)
+        else:  # an environment without tools of its own may still step
+            value = work() if self._bound is None else await self._bound[0].run(work)
         return await value if inspect.isawaitable(value) else value
 
     # ------------------------------------------------------------ JSON-RPC
