@@ -92,8 +92,10 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -135,6 +137,8 @@ __all__ = [
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPClientBase",
+    "MCPToolClient",
     "McpMethod",
     "Message",
     "MessageTooLargeError",
@@ -162,6 +166,7 @@ __all__ = [
     "SyncEnvClient",
     "TaskProvider",
     "Tool",
+    "ToolCallError",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -214,10 +219,15 @@ _MODULES = {
         "SessionCreationError",
         "SessionLostError",
         "SessionNotFoundError",
+        "ToolCallError",
     ),
     "openenv.core.generic_client": (
         "GenericAction",
         "GenericEnvClient",
+    ),
+    "openenv.core.mcp_client": (
+        "MCPClientBase",
+        "MCPToolClient",
     ),
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
@@ -229,5 +239,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
             **dict.fromkeys(_server_names, "openenv.core.env_server"),
             **{name: module for module, names in _MODULES.items() for name in names},
         },
-        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),
     )
