@@ -71,7 +71,7 @@ CLIENT_NAMES = {"EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient
 
 NOT_YET = {
     "openenv": "AutoEnv AutoAction",
-    "openenv.core": "MCPEnvironment MCPClientBase MCPToolClient WebInterfaceManager create_web_interface_app "
+    "openenv.core": "MCPEnvironment WebInterfaceManager create_web_interface_app "
     "AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client",
     "openenv.core.env_server": "MCPEnvironment WebInterfaceManager create_web_interface_app",
 }
@@ -81,12 +81,10 @@ NOT_YET_MODULES = [
     "openenv.core.evals",
     "openenv.core.harness",
     "openenv.core.llm_client",
-    "openenv.core.mcp_client",
     "openenv.core.rubrics",
     "openenv.core.tools",
     "openenv.core.env_server.mcp_environment",
     "openenv.core.env_server.web_interface",
-    "openenv_core.mcp_client",
 ]
 
 

@@ -48,7 +48,7 @@ from openenv.core.session.states import ATTACHED_TABLE, Row, State
 from openenv.core.wire.jsonrpc import UNKNOWN_SESSION, HeldSession, Response
 from openenv.core.wire.messages import Reply, WSErrorCode
 
-__all__ = ["OVER_HTTP", "SIMULATION_OFF", "AttachedMachine"]
+__all__ = ["OVER_HTTP", "AttachedMachine"]
 
 OVER_HTTP = frozenset({Op.TOOL, Op.LIST_TOOLS})
 """Calls that need the session, but no socket."""
@@ -56,9 +56,6 @@ OVER_HTTP = frozenset({Op.TOOL, Op.LIST_TOOLS})
 ACTS_TWICE = frozenset({Op.STEP, Op.TOOL})
 """Calls that must not be sent again while nobody knows whether they ran. A reset makes an end of what was before it,
 however often it runs, and a look at the state or the tools changes nothing."""
-
-SIMULATION_OFF = frozenset({"SIMULATION_DISABLED", "NOT_ALLOWED"})
-"""Codes of a server whose operator does not let clients reset, step and read the state."""
 
 
 class AttachedMachine(ClientMachine):
@@ -184,7 +181,7 @@ class AttachedMachine(ClientMachine):
 
     def _answer(self, reply: Reply, now: float) -> list[Effect]:
         call = self._in_flight()
-        if call.op is Op.RESET and reply.is_error and reply.code in SIMULATION_OFF:
+        if call.op is Op.RESET and reply.is_error and reply.code == WSErrorCode.UNKNOWN_TYPE:
             return self._reset_by_new_session(call, now)
         return super()._answer(reply, now)
 
