@@ -75,7 +75,7 @@ CLIENT_NAMES = {"EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient
 
 NOT_YET = {
     "openenv": "AutoEnv AutoAction",
-    "openenv.core": "MCPClientBase MCPToolClient WebInterfaceManager create_web_interface_app "
+    "openenv.core": "WebInterfaceManager create_web_interface_app "
     "AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client",
     "openenv.core.env_server": "WebInterfaceManager create_web_interface_app",
 }
@@ -85,11 +85,9 @@ NOT_YET_MODULES = [
     "openenv.core.evals",
     "openenv.core.harness",
     "openenv.core.llm_client",
-    "openenv.core.mcp_client",
     "openenv.core.rubrics",
     "openenv.core.tools",
     "openenv.core.env_server.web_interface",
-    "openenv_core.mcp_client",
 ]
 
 

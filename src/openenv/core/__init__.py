@@ -93,8 +93,10 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -136,6 +138,8 @@ __all__ = [
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPClientBase",
+    "MCPToolClient",
     "McpMethod",
     "Message",
     "MessageTooLargeError",
@@ -163,6 +167,7 @@ __all__ = [
     "SyncEnvClient",
     "TaskProvider",
     "Tool",
+    "ToolCallError",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -215,10 +220,15 @@ _MODULES = {
         "SessionCreationError",
         "SessionLostError",
         "SessionNotFoundError",
+        "ToolCallError",
     ),
     "openenv.core.generic_client": (
         "GenericAction",
         "GenericEnvClient",
+    ),
+    "openenv.core.mcp_client": (
+        "MCPClientBase",
+        "MCPToolClient",
     ),
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
@@ -231,5 +241,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
             "MCPEnvironment": "openenv.core.env_server",  # needs an extra: in no `import *`
             **{name: module for module, names in _MODULES.items() for name in names},
         },
-        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),
     )
