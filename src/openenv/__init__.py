@@ -45,8 +45,10 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -66,6 +68,8 @@ __all__ = [
     "GenericEnvClient",
     "InvalidActionError",
     "LateResultError",
+    "MCPClientBase",
+    "MCPToolClient",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
@@ -86,6 +90,7 @@ __all__ = [
     "SessionNotFoundError",
     "StepResult",
     "SyncEnvClient",
+    "ToolCallError",
     "__version__",
     "cli",
     "core",

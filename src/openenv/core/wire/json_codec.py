@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ __all__ = [
     "encode",
     "holds_arrays",
     "is_dumping",
+    "non_finite_path",
     "parse_json",
     "without_arrays",
 ]
@@ -246,7 +248,8 @@ def _dump(model: pydantic.BaseModel, exclude: set[str] | None, fallback: Callabl
     return model.model_dump(mode="json", exclude=exclude, fallback=fallback)
 
 
-_HOLE = "\ue000kept\ue001"
+_HOLE = f"\ue000{secrets.token_hex(8)}:"
+"""Begins a mark; no text of an environment can hold it by intent."""
 
 
 def _dump_keeping(model: pydantic.BaseModel, exclude: set[str] | None) -> dict[str, Any]:
@@ -294,6 +297,17 @@ def _is_plain_bytes(model: pydantic.BaseModel, name: str) -> bool:
         and not type(model).__pydantic_decorators__.model_serializers
         and model.model_config.get("ser_json_bytes", "utf8") == "utf8"
     )
+
+
+def non_finite_path(value: Any) -> str | None:
+    """Where a value of lists and dicts holds a float that is NaN or infinite; None if nowhere."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    for step, part in _parts(value):
+        path = non_finite_path(part)
+        if path is not None:
+            return _join(step, path)
+    return None
 
 
 def _members(model: pydantic.BaseModel) -> Iterator[tuple[str, Any]]:
