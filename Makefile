@@ -7,6 +7,8 @@ STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
 PYTEST_ARGS ?=
+# The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
+WORKERS ?= 4
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -30,7 +32,7 @@ help:
 venv: $(STAMP)
 
 # Some systems ship Python without ensurepip: then the pip outside fills the environment.
-$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
+$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml envs/echo_env/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV): a minute on first use."
@@ -41,7 +43,7 @@ $(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
 		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 	fi && \
 	$$pip install --quiet -e '.[dev]' && \
-	$$pip install --quiet --no-deps -e envs/sudoku_env
+	$$pip install --quiet --no-deps -e envs/sudoku_env -e envs/echo_env
 	@touch $@
 
 peer: $(PEER_STAMP)
@@ -60,10 +62,10 @@ demo: $(STAMP)
 	@$(BIN)/openenv demo
 
 test: lint $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 faults: $(STAMP) $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/faults $(PYTEST_ARGS)
 
 # Part of no check: long, and with the times that a user has who sets none. SOAK_SEED repeats the faults of a run.
 soak: $(STAMP)

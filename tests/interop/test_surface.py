@@ -83,7 +83,10 @@ def assert_takes(name: str, theirs: list[list[Any]] | str | None, ours: Any) -> 
         return
     if ours and ours[-1][1] == "VAR_KEYWORD" and not theirs:
         return
-    plain = [one for one in ours if one[1] == "POSITIONAL_OR_KEYWORD"]
+    positional = {"POSITIONAL_OR_KEYWORD"} | (
+        {"POSITIONAL_ONLY"} if name.endswith("MCPToolClient.call_tool") else set()
+    )
+    plain = [one for one in ours if one[1] in positional]  # a tool may have an argument called name
     by_name = {one[0]: one for one in ours}
     position = 0
     for parameter, kind, default in theirs:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         CapacityError,
         ConcurrencyConfigurationError,
         ConnectError,
+        ConnectionReplaced,
         EnvExecutionError,
         EnvironmentFactoryError,
         ForeignLoopError,
@@ -87,19 +89,27 @@ if TYPE_CHECKING:
         OpenEnvError,
         Outcome,
         OutcomeUnknownError,
+        PolicyActionError,
+        PolicyLinkError,
+        PolicyProtocolError,
+        PolicyUsageError,
         ProviderError,
         ProviderTimeoutError,
         ReplyValidationError,
+        ReuseError,
         ServerError,
+        ServerStopped,
         SessionCapacityError,
         SessionClosedError,
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
     from openenv.core.llm_client import AnthropicClient, LLMClient, OpenAIClient, create_llm_client
     from openenv.core.llm_messages import LLMResponse, ToolCall
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -118,6 +128,7 @@ __all__ = [
     "ConcurrencyConfig",
     "ConcurrencyConfigurationError",
     "ConnectError",
+    "ConnectionReplaced",
     "EnvClient",
     "EnvExecutionError",
     "Environment",
@@ -145,6 +156,8 @@ __all__ = [
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPClientBase",
+    "MCPToolClient",
     "McpMethod",
     "Message",
     "MessageTooLargeError",
@@ -157,13 +170,19 @@ __all__ = [
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
+    "PolicyActionError",
+    "PolicyLinkError",
+    "PolicyProtocolError",
+    "PolicyUsageError",
     "ProviderError",
     "ProviderTimeoutError",
     "ReplyValidationError",
+    "ReuseError",
     "SchemaResponse",
     "ServerCapacityStatus",
     "ServerError",
     "ServerMode",
+    "ServerStopped",
     "SessionCapacityError",
     "SessionClosedError",
     "SessionCreationError",
@@ -176,6 +195,7 @@ __all__ = [
     "TaskProvider",
     "Tool",
     "ToolCall",
+    "ToolCallError",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -213,6 +233,7 @@ _MODULES = {
         "CapacityError",
         "ConcurrencyConfigurationError",
         "ConnectError",
+        "ConnectionReplaced",
         "EnvExecutionError",
         "EnvironmentFactoryError",
         "ForeignLoopError",
@@ -227,13 +248,20 @@ _MODULES = {
         "OutcomeUnknownError",
         "ProviderError",
         "ProviderTimeoutError",
+        "PolicyActionError",
+        "PolicyLinkError",
+        "PolicyProtocolError",
+        "PolicyUsageError",
         "ReplyValidationError",
+        "ReuseError",
         "ServerError",
+        "ServerStopped",
         "SessionCapacityError",
         "SessionClosedError",
         "SessionCreationError",
         "SessionLostError",
         "SessionNotFoundError",
+        "ToolCallError",
     ),
     "openenv.core.generic_client": (
         "GenericAction",
@@ -249,6 +277,10 @@ _MODULES = {
         "LLMResponse",
         "ToolCall",
     ),
+    "openenv.core.mcp_client": (
+        "MCPClientBase",
+        "MCPToolClient",
+    ),
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
 
@@ -257,7 +289,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
         __name__,
         {
             **dict.fromkeys(_server_names, "openenv.core.env_server"),
+            "MCPEnvironment": "openenv.core.env_server",  # needs an extra: in no `import *`
             **{name: module for module, names in _MODULES.items() for name in names},
         },
-        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),
     )
