@@ -1,4 +1,4 @@
-"""The container engine of this machine, with an image that the caller names in OPENENV_TEST_IMAGE: any OpenEnv server."""
+"""The container engine of this machine, with an image of any OpenEnv server that OPENENV_TEST_IMAGE names."""
 
 from __future__ import annotations
 
