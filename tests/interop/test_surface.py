@@ -16,6 +16,9 @@ Surface = dict[str, dict[str, dict[str, Any]]]
 LATER = {"AutoAction", "AutoEnv"}
 """Names that come with work of their own: take them out when they exist."""
 
+UNLISTED = {"MCPEnvironment"}
+"""Needs an extra, so it is in no `import *`; it can be imported by name."""
+
 TYPE_VARIABLES = {"EnvClientT", "ResultT", "SessionT", "StateT"}
 
 SAFER_DEFAULTS = {"UVProvider.__init__(host=)"}
@@ -41,7 +44,7 @@ def test_every_name_is_where_upstream_has_it(surfaces: tuple[Surface, Surface]) 
         for name in names
         if name not in ours[module] or ours[module][name]["kind"] == "missing"
     }
-    assert missing - TYPE_VARIABLES <= LATER
+    assert missing - TYPE_VARIABLES - UNLISTED <= LATER
 
 
 def both(surfaces: tuple[Surface, Surface], kind: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
