@@ -206,6 +206,30 @@ print(server._process.pid, flush=True)
     wait_until_gone(pid)
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_a_clone_does_not_outlive_its_program(tmp_path: Path, small_uv: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    git(source, "init")
+    git(source, "commit", "--allow-empty", "-m", "x")
+    small_uv.write_text("#!/bin/sh\nsleep 600\n")
+    code = f"""
+import os
+from openenv.core.containers.runtime import UVProvider
+server = UVProvider(project_path="git+file://{source}")
+server.start()
+print(server._process.pid, server._clone_dir, flush=True)
+os._exit(1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    pid, clone = done.stdout.split()
+    wait_until_gone(int(pid))
+    end = time.monotonic() + 30
+    while Path(clone).exists():
+        assert time.monotonic() < end, "the clone is still there"
+        time.sleep(0.02)
+
+
 # ---------------------------------------------------------------------------- repositories
 
 

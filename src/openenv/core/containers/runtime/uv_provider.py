@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from openenv.core.containers.runtime.base import RuntimeProvider
 from openenv.core.containers.runtime.cleanup import Leftover
@@ -23,10 +23,11 @@ __all__ = ["UVProvider"]
 GIT_URL_PREFIX = "git+"
 
 _TERMINATE_S = 10.0
+_LOG_BYTES = 4000
 _KILL_GROUP = (
-    'kill -s TERM -- "-$0" 2>/dev/null || exit 0; n=0; '
+    'kill -s TERM -- "-$0" 2>/dev/null; n=0; '
     'while kill -s 0 -- "-$0" 2>/dev/null && [ "$n" -lt 100 ]; do sleep 0.1; n=$((n+1)); done; '
-    'kill -s KILL -- "-$0" 2>/dev/null'
+    'kill -s KILL -- "-$0" 2>/dev/null; test -z "$1" || rm -rf -- "$1"'
 )
 
 
@@ -70,7 +71,7 @@ class UVProvider(RuntimeProvider):
         self._process: subprocess.Popen[bytes] | None = None
         self._base_url: str | None = None
         self._clone_dir: str | None = None
-        self._log: Path | None = None
+        self._log: IO[bytes] | None = None
         self._leftover: Leftover | None = None
 
     def start(
@@ -113,24 +114,22 @@ class UVProvider(RuntimeProvider):
         command = ["uv", "run", "--isolated", "--project", project, "--", "uvicorn", self.app]
         command += ["--host", self.host, "--port", str(port), "--workers", str(workers)]
         command += ["--reload"] if self.reload else []
-        handle, path = tempfile.mkstemp(prefix="openenv-uv-", suffix=".log")
-        self._log = Path(path)
-        with os.fdopen(handle, "wb") as log:
-            try:
-                self._process = subprocess.Popen(
-                    command,
-                    env=dict(environment),
-                    cwd=project if Path(project).is_dir() else None,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a Ctrl-C is for this program, which then stops the server in good order
-                )
-            except OSError as error:
-                raise ProviderError(f"`uv run` could not be started: {error}") from error
+        self._log = tempfile.TemporaryFile(prefix="openenv-uv-")  # noqa: SIM115 - as long as the server; it has no name to leave behind
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=project if Path(project).is_dir() else None,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C is for this program, which then stops the server in good order
+            )
+        except OSError as error:
+            raise ProviderError(f"`uv run` could not be started: {error}") from error
         if isinstance(self._process.pid, int):
             group = str(self._process.pid)
-            self._leftover = Leftover(self.stop, ["sh", "-c", _KILL_GROUP, group])
+            self._leftover = Leftover(self.stop, ["sh", "-c", _KILL_GROUP, group, self._clone_dir or ""])
 
     def wait_for_ready(self, timeout_s: float | None = None) -> None:
         """Wait until ``/health`` answers.
@@ -165,7 +164,7 @@ class UVProvider(RuntimeProvider):
                 _end_group(process)
         finally:
             if self._log is not None:
-                self._log.unlink(missing_ok=True)
+                self._log.close()
                 self._log = None
             if self._clone_dir is not None:
                 shutil.rmtree(self._clone_dir, ignore_errors=True)
@@ -176,9 +175,11 @@ class UVProvider(RuntimeProvider):
 
     def logs(self) -> str:
         """The end of what ``uv`` and the server wrote."""
-        if self._log is None:
+        if self._log is None or not hasattr(os, "pread"):
             return ""
-        return self._log.read_bytes()[-4000:].decode(errors="replace").strip()
+        handle = self._log.fileno()
+        start = max(0, os.fstat(handle).st_size - _LOG_BYTES)
+        return os.pread(handle, _LOG_BYTES, start).decode(errors="replace").strip()  # the server goes on writing
 
     @property
     def base_url(self) -> str:
