@@ -7,6 +7,7 @@ STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
 PYTEST_ARGS ?=
+ENVS := echo_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
 SOAK_CYCLES ?= 10000
@@ -32,7 +33,7 @@ help:
 venv: $(STAMP)
 
 # Some systems ship Python without ensurepip: then the pip outside fills the environment.
-$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml envs/echo_env/pyproject.toml
+$(STAMP): pyproject.toml $(ENVS:%=envs/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV): a minute on first use."
@@ -43,7 +44,7 @@ $(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml envs/echo_env/pyproject.
 		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 	fi && \
 	$$pip install --quiet -e '.[dev]' && \
-	$$pip install --quiet --no-deps -e envs/sudoku_env -e envs/echo_env
+	$$pip install --quiet --no-deps $(ENVS:%=-e envs/%)
 	@touch $@
 
 peer: $(PEER_STAMP)
