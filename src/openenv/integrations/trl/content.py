@@ -1,0 +1,115 @@
+"""From observations to what a chat template shows: text, or blocks of text and images."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from openenv.core.client_types import StepResult
+from openenv.core.wire.json_codec import dump_model
+from openenv.integrations.trl.episode import OVER
+
+__all__ = ["observation_text", "over", "shown"]
+
+_BESIDE = frozenset({"reward", "done", "metadata", "terminated", "truncated"})
+_DATA_URL = "data:image/"
+
+
+def shown(value: Any) -> Any:
+    """What a tool or a reset gives the trainer.
+
+    Returns:
+        None and plain values as they are; the text of an observation; a list of content blocks if there are images.
+    """
+    if isinstance(value, StepResult):
+        value = value.observation
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    images: list[Any] = []
+    if isinstance(value, BaseModel):
+        value = _fields(value)
+    elif not isinstance(value, str | list) and _picture(value) is None:
+        return value  # a dict of the user's own, or anything else: the trainer prints it
+    rest = _without_images(value, images)
+    if isinstance(value, list):
+        return [_block(one) for one in value] if _are_blocks(value) else value
+    if not images:
+        return value if isinstance(value, str) else observation_text(rest)
+    text = observation_text(rest) if rest else ""
+    return [*({"type": "image", "image": image} for image in images), *_text_block(text)]
+
+
+def observation_text(observation: Any) -> str:
+    """An observation in words: its ``text``, if it has one, else its fields as JSON."""
+    if isinstance(observation, BaseModel):
+        observation = _fields(observation)
+    if isinstance(observation, Mapping):
+        if isinstance(text := observation.get("text"), str) and text:
+            return text
+        kept = {name: value for name, value in observation.items() if name not in _BESIDE}
+        return json.dumps(kept, ensure_ascii=False, default=str)
+    return str(observation)
+
+
+def over(final: Any) -> Any:
+    """The answer to a call after the end: what was seen last, and that the episode is over."""
+    if isinstance(final, list):
+        return [*final, {"type": "text", "text": OVER}]
+    return OVER if final is None else f"{final}\n{OVER}"
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    return dump_model(model)
+
+
+def _text_block(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}] if text else []
+
+
+def _are_blocks(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in value)
+
+
+def _block(one: dict[str, Any]) -> dict[str, Any]:
+    picture = _picture(one)
+    return one if picture is None else {"type": "image", "image": picture}
+
+
+def _without_images(value: Any, images: list[Any]) -> Any:
+    """The value without its images, which go to the list."""
+    picture = _picture(value)
+    if picture is not None:
+        images.append(picture)
+        return None
+    if isinstance(value, dict):
+        rest = {name: _without_images(one, images) for name, one in value.items()}
+        return {name: one for name, one in rest.items() if one is not None}
+    if isinstance(value, list):
+        return [one for one in (_without_images(item, images) for item in value) if one is not None]
+    return value
+
+
+def _picture(value: Any) -> Any:
+    """An image that PIL opens, from a data URL or an MCP image block; an image of PIL itself; None for all else."""
+    if isinstance(value, str) and value.startswith(_DATA_URL):
+        return _opened(value.partition(",")[2])
+    if isinstance(value, dict) and value.get("type") == "image" and isinstance(value.get("data"), str):
+        return _opened(value["data"])
+    return value if type(value).__module__.startswith("PIL.") and hasattr(value, "tobytes") else None
+
+
+def _opened(encoded: str) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("Observations with images need pillow: pip install 'pillow>=11'") from error
+    try:
+        return Image.open(io.BytesIO(base64.b64decode(encoded, validate=True)))
+    except (binascii.Error, OSError):  # not an image after all: it stays what it was
+        return None
