@@ -1,4 +1,4 @@
-"""A server of Sudoku, a proxy before it, and a model for each test. Run by ``make test-trl``, in an environment with torch."""
+"""A server of Sudoku, a proxy before it, and a model for each test. ``make test-trl`` runs this, where torch is."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import Any
 import tiny
 import torch
 from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
 
 from openenv.trl import ToolEnv
 from sudoku_env import SudokuAction, SudokuEnv
 from sudoku_env.engine import solve
-from trl import GRPOConfig, GRPOTrainer
 
 
 class GuideSudoku:

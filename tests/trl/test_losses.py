@@ -1,5 +1,5 @@
-"""Connections are cut in the second of three rounds: what each policy makes of it, by the server's log and the trainer's
-advantages."""
+"""Connections are cut in the second of three rounds: what each policy makes of it, by the server's log and
+the trainer's advantages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_game_that_was_over_before_the_cut_keeps_its_reward(
 ) -> None:
     proxy = proxied(start_server(resume=False))
     env = tool_env(Sudoku, client=SudokuEnv, url=proxy.url)
-    training = trainer(env)
+    training = trainer(env, env.rewards())
     training.on_turn = At(2, 4, proxy.cut)  # the boards of the first group had two holes
     training.train()
 

@@ -6,10 +6,12 @@ Its tokenizer knows bytes, and the pieces of a tool call as whole tokens, so tha
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from trl import chat_template_utils
 
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -47,6 +49,15 @@ PIECES = ['<tool_call>{"name": "place", "arguments": {"row": ', ', "col": ', ', 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 
+class ChatTokenizer(PreTrainedTokenizerFast):
+    """For versions of TRL that parse a turn without what stood before it."""
+
+    def parse_response(self, response: Any, *args: Any, prefix: Any = None, **kwargs: Any) -> Any:
+        if prefix is None:
+            prefix = self("<|im_start|>assistant\n")["input_ids"]
+        return super().parse_response(response, *args, prefix=prefix, **kwargs)
+
+
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Bytes, the three special tokens, and the pieces of a call."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -55,11 +66,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.add_tokens(PIECES)
-    made = PreTrainedTokenizerFast(
+    made = ChatTokenizer(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left"
     )
     made.chat_template = TEMPLATE
     made.response_template = RESPONSE_TEMPLATE
+    made.response_schema = chat_template_utils.qwen3_schema  # older versions of TRL look whether it is there
     return made
 
 
@@ -113,4 +125,4 @@ def teach(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return loss.item()

@@ -100,7 +100,7 @@ class EnvFactory:
         Raises:
             TypeError: one is a reward model; or the same is given twice.
         """
-        return masked_rewards(functions, self._reward is not None or hasattr(self._make, "get_reward"))
+        return masked_rewards(functions, self.has_reward)
 
     def check(self, sessions: int = 1, **arguments: Any) -> Report:
         """Look at the server before the model loads. See `openenv.integrations.trl.report.inspect_server`.
@@ -121,6 +121,11 @@ class EnvFactory:
     def on_session_lost(self) -> LossPolicy:
         """What becomes of a lost episode."""
         return self._options.on_session_lost
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether the environment has a reward of its own."""
+        return self._reward is not None or hasattr(_unwrapped(self._make), "get_reward")
 
     @property
     def tools(self) -> frozenset[str]:
@@ -192,7 +197,7 @@ class EnvFactories(dict[str, EnvFactory]):
 
     def rewards(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
         """See `EnvFactory.rewards`."""
-        return masked_rewards(functions, any(one._reward or hasattr(one._make, "get_reward") for one in self.values()))
+        return masked_rewards(functions, any(one.has_reward for one in self.values()))
 
     def check(
         self, sessions: int | Mapping[str, int] = 1, *, rows: Sequence[Mapping[str, Any]] = (), **arguments: Any
@@ -270,9 +275,14 @@ def row_seed(row: Mapping[str, Any]) -> int:
 
 def name_of(make: Any) -> str:
     """A name for the log."""
+    make = _unwrapped(make)
+    return str(getattr(make, "__name__", type(make).__name__))
+
+
+def _unwrapped(make: Any) -> Any:
     while isinstance(make, functools.partial):
         make = make.func
-    return str(getattr(make, "__name__", type(make).__name__))
+    return make
 
 
 def _is_dead(client: Client) -> bool:

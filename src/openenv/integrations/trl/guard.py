@@ -195,7 +195,7 @@ class Guard:
         if is_permanent(error) or not self.options.patient:
             return error
         text = (
-            f"{self.name}: no episode could be started in {seconds:.0f} s and {attempts} attempts "
+            f"{self.name}: no episode could be started in {seconds:.0f} s and {attempts} attempt(s) "
             f"(reset_deadline_s={self.options.reset_deadline_s:g}). Is the server up? The last error: {error}"
         )
         if isinstance(error, CapacityError):

@@ -80,6 +80,7 @@ def _tool(owner: str, name: str, bound: Callable[..., Any], static: Any) -> Tool
         hints = typing.get_type_hints(getattr(function, "__func__", function))
     except NameError as error:
         raise TypeError(f"The type hints of the tool {shown}() cannot be read: {error}.") from error
+    hints = {name: kind for name, kind in hints.items() if name == "return" or name in {one.name for one in parameters}}
     told = set(_ARG.findall(section[1])) if (section := _ARGS.search(doc)) else set()
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
