@@ -25,7 +25,7 @@ from openenv.core.sync_client import SyncEnvClient
 from openenv.core.watching import watcher_of_new_clients
 from openenv.integrations.trl.content import over, shown
 from openenv.integrations.trl.episode import LOST_CALL
-from openenv.integrations.trl.guard import BACKOFF, Client, Guard, is_permanent
+from openenv.integrations.trl.guard import BACKOFF, Client, Guard
 from openenv.integrations.trl.tools import Tool
 
 __all__ = ["BuiltEnv", "build_class", "clients_of", "in_words", "make_watched", "watched"]
@@ -71,7 +71,7 @@ class BuiltEnv:
                         return shown(self._inner.reset(**arguments))
                 except LOST_CALL as error:
                     delay = BACKOFF.delay(attempt)
-                    if is_permanent(error) or guard.remaining_s() <= delay:
+                    if guard.is_final(error) or guard.remaining_s() <= delay:
                         raise
                     logger.warning("%s: a reset fails, and is tried again: %s", guard.name, error)
                     time.sleep(delay)

@@ -15,34 +15,33 @@ from openenv.core.client_types import StepResult
 from openenv.core.wire.json_codec import dump_model
 from openenv.integrations.trl.episode import OVER
 
-__all__ = ["observation_text", "over", "shown"]
+__all__ = ["observation_text", "over", "rendered", "shown"]
 
 _BESIDE = frozenset({"reward", "done", "metadata", "terminated", "truncated"})
 _DATA_URL = "data:image/"
+
+
+def rendered(observation: Any) -> Any:
+    """An observation as the model sees it: text, or content blocks if there are images in it."""
+    images: list[Any] = []
+    rest = _without_images(_fields(observation) if isinstance(observation, BaseModel) else observation, images)
+    if not images:
+        return observation_text(rest)
+    words = observation_text(rest) if rest else ""
+    return [*({"type": "image", "image": image} for image in images), *_text_block(words)]
 
 
 def shown(value: Any) -> Any:
     """What a tool or a reset gives the trainer.
 
     Returns:
-        None and plain values as they are; the text of an observation; a list of content blocks if there are images.
+        An observation as `rendered`; images as content blocks; everything else as it is, for the trainer to print.
     """
-    if isinstance(value, StepResult):
-        value = value.observation
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    images: list[Any] = []
-    if isinstance(value, BaseModel):
-        value = _fields(value)
-    elif not isinstance(value, str | list) and _picture(value) is None:
-        return value  # a dict of the user's own, or anything else: the trainer prints it
-    rest = _without_images(value, images)
+    if isinstance(value, StepResult | BaseModel):
+        return rendered(value.observation if isinstance(value, StepResult) else value)
     if isinstance(value, list):
         return [_block(one) for one in value] if _are_blocks(value) else value
-    if not images:
-        return value if isinstance(value, str) else observation_text(rest)
-    text = observation_text(rest) if rest else ""
-    return [*({"type": "image", "image": image} for image in images), *_text_block(text)]
+    return value if _picture(value) is None else rendered(value)
 
 
 def observation_text(observation: Any) -> str:

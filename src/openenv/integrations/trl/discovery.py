@@ -11,7 +11,7 @@ import httpx
 
 from openenv.core.env_client import EnvClient
 from openenv.core.exceptions import ConnectError
-from openenv.integrations.trl.content import shown
+from openenv.integrations.trl.content import rendered
 
 __all__ = ["tool_class"]
 
@@ -76,7 +76,7 @@ def _http_url(client: EnvClient[Any, Any, Any]) -> str:
 
 
 def _act(self: Any, name: str, arguments: dict[str, Any]) -> Any:
-    return shown(self._step(arguments).observation)
+    return rendered(self._step(arguments).observation)
 
 
 def _call_tool(self: Any, name: str, arguments: dict[str, Any]) -> Any:

@@ -32,7 +32,7 @@ from openenv.core.session.events import Op
 from openenv.core.wire.messages import Reply
 from openenv.integrations.trl.episode import LOST_CALL, OVER, Episode, Options, differing
 
-__all__ = ["BACKOFF", "Client", "Guard", "is_permanent"]
+__all__ = ["BACKOFF", "Client", "Guard"]
 
 logger = logging.getLogger("openenv.client")
 
@@ -136,6 +136,10 @@ class Guard:
         until = time.monotonic() + self.options.reset_deadline_s if self._deadline is None else self._deadline
         return until - time.monotonic()
 
+    def is_final(self, error: OpenEnvError) -> bool:
+        """Whether a reset is not tried again after this: its handshake was refused for a reason that stays."""
+        return not self.options.patient or (isinstance(error, ConnectError) and error.status in _REFUSED)
+
     def note_resumes(self) -> None:
         """Count the resumes of this episode."""
         self.episode.resumes = sum(client._machine.resumes - seat.resumes for client, seat in self._seats.items())
@@ -180,7 +184,7 @@ class Guard:
                 return await client._exchange(op, frame, **self._within(client, op, options, until))
             except LOST_CALL as error:
                 delay = BACKOFF.delay(attempt)
-                if is_permanent(error) or not self.options.patient or time.monotonic() + delay >= until:
+                if self.is_final(error) or time.monotonic() + delay >= until:
                     raise self._gave_up(error, attempt, time.monotonic() - began) from error
                 if attempt == 1:
                     logger.warning("%s: %s fails, and is tried again: %s", self.name, op.value, error)
@@ -192,7 +196,7 @@ class Guard:
         return {**options, "timeout_s": min(own, left) if isinstance(own, int | float) else left}
 
     def _gave_up(self, error: OpenEnvError, attempts: int, seconds: float) -> OpenEnvError:
-        if is_permanent(error) or not self.options.patient:
+        if self.is_final(error):
             return error
         text = (
             f"{self.name}: no episode could be started in {seconds:.0f} s and {attempts} attempt(s) "
@@ -327,8 +331,3 @@ class Guard:
 
     def _other(self, why: str) -> SessionLostError:
         return SessionLostError(reason="replay", steps=self.episode.moves, detail=why)
-
-
-def is_permanent(error: OpenEnvError) -> bool:
-    """Whether no waiting helps: the handshake was refused for a reason that stays."""
-    return isinstance(error, ConnectError) and error.status in _REFUSED

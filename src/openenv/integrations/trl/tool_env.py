@@ -13,7 +13,7 @@ from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.sync_client import SyncEnvClient
-from openenv.integrations.trl.content import shown
+from openenv.integrations.trl.content import rendered
 from openenv.integrations.trl.discovery import tool_class
 from openenv.integrations.trl.episode import LossOptions, Options
 from openenv.integrations.trl.factory import EnvFactory, OwnRewardRule, row_seed
@@ -63,7 +63,7 @@ class ToolEnv:
 
     def _opening(self, result: StepResult[Any]) -> Any:
         """What the model sees first. Override it to show less, or nothing (None)."""
-        return shown(result.observation)
+        return rendered(result.observation)
 
     def _step(self, action: Any) -> StepResult[Any]:
         """Apply one action.

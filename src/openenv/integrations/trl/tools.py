@@ -92,6 +92,7 @@ def _tool(owner: str, name: str, bound: Callable[..., Any], static: Any) -> Tool
                 f"The docstring of the tool {shown}() has no line '{parameter.name}: ...' under 'Args:'. {_HIDE}"
             )
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [one.replace(annotation=hints[one.name]) for one in parameters]
     signature = inspect.Signature([own, *parameters], return_annotation=hints.get("return", inspect.Signature.empty))
     return Tool(name, signature, hints, doc, inspect.iscoroutinefunction(bound))
 
