@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +175,6 @@ class ScriptedTrainer(WatchedTrainer):
     """
 
     on_turn: Callable[[Turn], object] = staticmethod(lambda turn: None)
-    quits = frozenset({1})
     _turn = 0
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> tuple[list[list[int]], None]:
@@ -182,20 +182,22 @@ class ScriptedTrainer(WatchedTrainer):
         first = not any("<tool_call>" in text for text in texts)
         self._turn = 1 if first else self._turn + 1
         self.on_turn(Turn(len(self.seen.advantages) + 1, self._turn))
-        said = [self.next_move(text) + "<|im_end|>" for text in texts]
+        said = [next_move(text) + "<|im_end|>" for text in texts]
         return [self.processing_class(text, add_special_tokens=False)["input_ids"] for text in said], None
 
-    def next_move(self, text: str) -> str:
-        table = int(re.findall(r"table (\d+)", text)[-1])
-        if "error" in text or (table % 4 in self.quits and "<tool_call>" in text):
-            return "I stop."
-        lines = re.findall(r"^(?:<tool_response>)?([1-4.] [1-4.] \| [1-4.] [1-4.])", text, re.M)[-4:]
-        board = [[0 if mark == "." else int(mark) for mark in re.findall(r"[1-4.]", line)] for line in lines]
-        solution = solve(board)
-        for row, col in itertools.product(range(4), range(4)):
-            if not board[row][col] and solution is not None:
-                return tiny.call_text(row + 1, col + 1, solution[row][col])
-        return "Done."
+
+def next_move(text: str, quits: frozenset[int] = frozenset({1})) -> str:
+    """What the script says at the end of a conversation: the next right move; every fourth table gives up after one."""
+    table = int(re.findall(r"table (\d+)", text)[-1])
+    if "error" in text or (table % 4 in quits and "<tool_call>" in text):
+        return "I stop."
+    lines = re.findall(r"^(?:<tool_response>)?([1-4.] [1-4.] \| [1-4.] [1-4.])", text, re.M)[-4:]
+    board = [[0 if mark == "." else int(mark) for mark in re.findall(r"[1-4.]", line)] for line in lines]
+    solution = solve(board)
+    for row, col in itertools.product(range(4), range(4)):
+        if not board[row][col] and solution is not None:
+            return tiny.call_text(row + 1, col + 1, solution[row][col])
+    return "Done."
 
 
 @dataclass
@@ -220,3 +222,10 @@ class GameLog:
     def open_boards(self) -> set[str]:
         made = {one["board_id"] for one in self.of("constructor")}
         return made - {one["board_id"] for one in self.of("close")}
+
+    def wait_until_closed(self, timeout_s: float = 30.0) -> None:
+        """Wait until every board was closed."""
+        deadline = time.monotonic() + timeout_s
+        while self.open_boards:
+            assert time.monotonic() < deadline, f"{len(self.open_boards)} boards are still open"
+            time.sleep(0.02)
