@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import time
@@ -179,3 +180,22 @@ def test_dead_connections_come_back_together(start_server: Start, proxied: Proxi
     training.add_callback(AfterRound(cut_and_hold))
     training.train()
     assert training.state.global_step == 3
+
+
+def test_a_training_in_a_notebook(start_server: Start, trainer: Make, log: GameLog) -> None:
+    """Under a running loop, with bare calls of a client that is asynchronous there."""
+
+    class Bare(GuideSudoku):
+        def __init__(self, url: str) -> None:
+            super().__init__(url)
+            self.client = self.client.async_client
+
+    env = protect(functools.partial(Bare, start_server().url))
+    training = trainer(env, env.rewards(guide_reward), max_steps=2)
+
+    async def cell() -> None:
+        training.train()
+
+    asyncio.run(cell())
+    assert training.seen.rewards[1][:4] == pytest.approx([[1.0], [0.5], [1.0], [1.0]])
+    log.assert_every_move_on_its_own_board()
