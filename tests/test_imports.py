@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server"]
+LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server", "openenv.core.harness", "openenv.core.rubrics"]
 HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "gradio"}
 
 # Where env packages, examples and tests of the OpenEnv world import these names from.
@@ -45,6 +45,16 @@ PATHS = {
     "ResetRequest ResetResponse SchemaResponse ServerCapacityStatus ServerMode SessionInfo State StepRequest "
     "StepResponse WSCloseMessage WSErrorCode WSErrorResponse WSIncomingMessage WSObservationResponse WSResetMessage "
     "WSStateMessage WSStateResponse WSStepMessage",
+    "openenv.core.harness": "CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits MCPHarnessAdapter "
+    "Message ModelStepResult ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge ToolResult "
+    "StepEnvSessionAdapter ToolTraceEntry VerifyResult build_harness_rollout_func _resolve_env_reward",
+    "openenv.core.harness.rollout": "MCPHarnessAdapter ResourceSession ToolResult _resolve_env_reward",
+    "openenv.core.llm_client": "AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client "
+    "_clean_mcp_schema _mcp_tools_to_anthropic _mcp_tools_to_openai _openai_msgs_to_anthropic",
+    "openenv.core.rubrics": "ExponentialDiscountingTrajectoryRubric Gate LLMJudge Rubric RubricDict RubricList "
+    "Sequential TrajectoryRubric WeightedSum",
+    "openenv.core.rubrics.base": "Rubric",
+    "openenv.core.rubrics.trajectory": "ExponentialDiscountingTrajectoryRubric",
     "openenv_core": "EnvClient Action create_app",
     "openenv_core.client_types": "StepResult",
     "openenv_core.env_client": "EnvClient",
@@ -65,24 +75,25 @@ CORE_NAMES = """
     SyncEnvClient TaskProvider Tool ToolError ToolErrorType Transform WSCloseMessage WSErrorCode WSErrorResponse
     WSIncomingMessage WSMCPMessage WSMCPResponse WSObservationResponse WSResetMessage WSStateMessage WSStateResponse
     WSStepMessage create_app create_fastapi_app deserialize_action deserialize_action_with_preprocessing
-    serialize_observation
+    serialize_observation AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client
 """
-CLIENT_NAMES = {"EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient"}
+CLIENT_NAMES = {
+    *("AnthropicClient", "EnvClient", "GenericAction", "GenericEnvClient", "LLMClient", "LLMResponse", "OpenAIClient"),
+    *("SyncEnvClient", "ToolCall", "create_llm_client"),
+}
 
 NOT_YET = {
     "openenv": "AutoEnv AutoAction",
-    "openenv.core": "MCPEnvironment MCPClientBase MCPToolClient WebInterfaceManager create_web_interface_app "
-    "AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client",
+    "openenv.core": "MCPEnvironment MCPClientBase MCPToolClient WebInterfaceManager create_web_interface_app",
     "openenv.core.env_server": "MCPEnvironment WebInterfaceManager create_web_interface_app",
 }
 NOT_YET_MODULES = [
     "openenv.auto",
     "openenv.core.containers",
     "openenv.core.evals",
-    "openenv.core.harness",
-    "openenv.core.llm_client",
+    "openenv.core.harness.capture",
+    "openenv.core.harness.collect",
     "openenv.core.mcp_client",
-    "openenv.core.rubrics",
     "openenv.core.tools",
     "openenv.core.env_server.mcp_environment",
     "openenv.core.env_server.web_interface",

@@ -16,9 +16,11 @@ from openenv.core.exceptions import (
     CapacityError,
     ConnectError,
     EnvExecutionError,
+    LLMError,
     MessageTooLargeError,
     OpenEnvError,
     Outcome,
+    ProviderError,
     ReplyValidationError,
     SessionLostError,
 )
@@ -45,6 +47,9 @@ BUILTINS = {
     "ActionValidationError": (RuntimeError, TypeError),
     "InvalidActionError": RuntimeError,
     "EnvironmentFactoryError": RuntimeError,
+    "ProviderError": RuntimeError,
+    "ProviderTimeoutError": (RuntimeError, TimeoutError),
+    "LLMError": RuntimeError,
 }
 
 
@@ -74,6 +79,8 @@ def test_it_has_a_text_and_an_outcome_without_any_argument(cls: type[OpenEnvErro
         MessageTooLargeError(size=11, limit=10, direction="received", outcome="applied"),
         EnvExecutionError("boom", error_type="KeyError", applied=True, data={"k": [1]}),
         ActionValidationError("no", field="a.b", errors=[{"loc": ["a", "b"]}]),
+        ProviderError("no", logs="Traceback"),
+        LLMError("no", status=500, url="http://h"),
         ReplyValidationError(model="Board", errors=[{"loc": ("x",)}], payload={"y": 1}),
     ],
     ids=lambda error: type(error).__name__,

@@ -20,6 +20,9 @@
     │   ├── ActionValidationError    (TypeError)         an action does not fit, or does not encode
     │   ├── InvalidActionError                           the environment does not allow this move
     │   └── EnvironmentFactoryError                      the environment could not be built
+    ├── ProviderError                (RuntimeError)      a provider could not start its server
+    │   └── ProviderTimeoutError     (TimeoutError)      the server did not become ready in time
+    ├── LLMError                     (RuntimeError)      a language model's service failed
     ├── ConcurrencyConfigurationError                    more sessions than the class allows
     ├── SessionCapacityError                             server side: no free slot
     ├── SessionNotFoundError                             server side: no such session
@@ -36,7 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ActionValidationError",
@@ -49,12 +52,15 @@ __all__ = [
     "ForeignLoopError",
     "ForkedClientError",
     "InvalidActionError",
+    "LLMError",
     "LateResultError",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
+    "ProviderError",
+    "ProviderTimeoutError",
     "ReplyValidationError",
     "ServerError",
     "SessionCapacityError",
@@ -540,6 +546,46 @@ class EnvironmentFactoryError(ServerError):
         self.factory_name = factory_name
         text = message or f"Environment factory '{factory_name}' failed to create instance."
         super().__init__(text, code="FACTORY_ERROR", outcome=Outcome.NOT_APPLIED, text=text)
+
+
+# ---------------------------------------------------------------- beside the session
+
+
+class ProviderError(OpenEnvError, RuntimeError):
+    """A provider could not start its server. Nothing of it is left running.
+
+    Attributes:
+        logs: what the server wrote before it failed; the end of it.
+    """
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        self.logs = logs
+        text = message or "The provider could not start its server."
+        super().__init__(f"{text}\nThe server wrote:\n{logs}" if logs else text)
+
+
+class ProviderTimeoutError(ProviderError, TimeoutError):
+    """A provider's server did not become ready in time."""
+
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        return TimeoutError.__new__(cls, *args)  # by order of inheritance it would be RuntimeError's, which refuses
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        super().__init__(message or "The server did not become ready in time.", logs=logs)
+
+
+class LLMError(OpenEnvError, RuntimeError):
+    """A language model's service refused a request, could not be reached, or gave an answer that makes no sense.
+
+    Attributes:
+        status: its HTTP status; None if there was no answer.
+        url: the address that was asked.
+    """
+
+    def __init__(self, message: str | None = None, *, status: int | None = None, url: str = "") -> None:
+        self.status = status
+        self.url = url
+        super().__init__(message or "The language model's service failed.")
 
 
 # ---------------------------------------------------------------- the server's own
