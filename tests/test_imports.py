@@ -91,7 +91,6 @@ NOT_YET_MODULES = [
     "openenv.auto",
     "openenv.core.containers",
     "openenv.core.evals",
-    "openenv.core.harness.capture",
     "openenv.core.harness.collect",
     "openenv.core.mcp_client",
     "openenv.core.tools",

@@ -197,5 +197,5 @@ def test_a_training_in_a_notebook(start_server: Start, trainer: Make, log: GameL
         training.train()
 
     asyncio.run(cell())
-    assert training.seen.rewards[1][:4] == pytest.approx([[1.0], [0.5], [1.0], [1.0]])
+    assert [row[0] for row in training.seen.rewards[1][:4]] == pytest.approx([1.0, 0.5, 1.0, 1.0])
     log.assert_every_move_on_its_own_board()

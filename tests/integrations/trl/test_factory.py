@@ -129,6 +129,8 @@ def test_what_is_no_environment_is_refused() -> None:
         protect(lambda: GenericEnvClient(base_url=NOWHERE))()
     with pytest.raises(TypeError, match="without arguments"):
         protect("http://localhost:8000")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="protected already"):
+        protect(protect(NoReset))
     with pytest.raises(ValueError, match="mask, replay, abort"):
         protect(NoReset, on_session_lost="zero")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="not both"):

@@ -45,6 +45,8 @@ class EnvFactory:
     def __init__(self, make: Maker, options: Options, reward: OwnRewardRule = None) -> None:
         if not callable(make):
             raise TypeError(f"protect() takes a class or a factory without arguments, not {make!r}.")
+        if isinstance(make, EnvFactory):
+            raise TypeError(f"{make!r} is protected already.")
         self._make = make
         self._options = options
         self._reward = reward
