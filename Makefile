@@ -37,7 +37,7 @@ help:
 venv: $(STAMP)
 
 # Some systems ship Python without ensurepip: then the pip outside fills the environment.
-$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
+$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml envs/echo_env/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV): a minute on first use."
@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
 		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 	fi && \
 	$$pip install --quiet -e '.[dev]' && \
-	$$pip install --quiet --no-deps -e envs/sudoku_env
+	$$pip install --quiet --no-deps -e envs/sudoku_env -e envs/echo_env
 	@touch $@
 
 peer: $(PEER_STAMP)

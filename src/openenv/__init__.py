@@ -41,8 +41,10 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -62,6 +64,8 @@ __all__ = [
     "InvalidActionError",
     "LLMError",
     "LateResultError",
+    "MCPClientBase",
+    "MCPToolClient",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
@@ -78,6 +82,7 @@ __all__ = [
     "SessionNotFoundError",
     "StepResult",
     "SyncEnvClient",
+    "ToolCallError",
     "__version__",
     "cli",
     "core",

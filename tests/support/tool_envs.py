@@ -1,81 +1,183 @@
-"""Environments as trainers get them, over the counting server. In a module of their own, so that they pickle."""
+"""An environment with tools that writes down everything that happens to it, and calls to it over ``/mcp``."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from openenv import GenericEnvClient
-from openenv.trl import ToolEnv
+import httpx
+from fastmcp import Context, FastMCP
+from fastmcp.exceptions import ToolError
+
+from openenv.core.env_server.http_server import HTTPEnvServer, create_app
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Action, Observation, State
+from support.envs import Log
+from support.live import LiveServer, serve
+
+_numbers = itertools.count(1)
 
 
-class Counter(ToolEnv):
-    """Counts."""
+class ToolsEnv(MCPEnvironment):
+    """Counts its tool calls. Make one log for each test with `fresh_tools`."""
 
-    def _opening(self, result: Any) -> str:
-        return f"count {result.observation['count']}"
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    log: Log
+    gate: threading.Event
 
-    def count(self, mark: str) -> str:
-        """Count one.
+    def __init__(self) -> None:
+        self.env_no = next(_numbers)
+        self.count = 0
+        self.episode: str | None = None
+        super().__init__(self.build())
+        self.log.add("init", self.env_no)
 
-        Args:
-            mark: name of this call.
-        """
-        return f"count {self._step({'mark': mark}).observation['count']}"
+    def build(self) -> FastMCP[Any]:
+        server: FastMCP[Any] = FastMCP("tools", instructions="Count.")
 
-    def act(self, op: str, arg: int | float | str | None = None, mark: str = "") -> str:
-        """Do something else.
+        @server.tool
+        def inc(by: int = 1) -> dict[str, Any]:
+            """Add to the counter."""
+            return self._count("inc", by)
 
-        Args:
-            op: what.
-            arg: how.
-            mark: name of this call.
-        """
-        return str(self._step({"op": op, "arg": arg, "mark": mark}).observation["count"])
+        @server.tool
+        async def inc_async(ctx: Context, by: int = 1) -> dict[str, Any]:
+            """Add to the counter, on the event loop."""
+            await asyncio.sleep(0)
+            return {**self._count("inc_async", by), "session": ctx.session_id}
+
+        @server.tool
+        def wait() -> int:
+            """Holds its thread until the test opens the gate."""
+            self.log.add("wait", self.env_no)
+            assert self.gate.wait(30)
+            return int(self._count("waited", 1)["count"])
+
+        @server.tool
+        async def wait_async() -> int:
+            """Waits for the gate without a thread."""
+            self.log.add("wait", self.env_no)
+            try:
+                while not self.gate.is_set():
+                    await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
+                self.log.add("cancelled", self.env_no)
+                raise
+            return int(self._count("waited", 1)["count"])
+
+        @server.tool
+        def boom(text: str = "tool boom") -> None:
+            """Fails."""
+            raise ValueError(text)
+
+        @server.tool
+        def refuse() -> None:
+            """Fails, with words that name other reasons."""
+            raise ToolError("argument not found: invalid, unknown tool, timed out")
+
+        @server.tool
+        def loop_inside() -> int:
+            """Has an event loop of its own, as tools that wrap async libraries have."""
+            return asyncio.run(asyncio.sleep(0, 5))
+
+        @server.tool
+        def nan() -> dict[str, float]:
+            """Returns what JSON has no word for."""
+            return {"x": float("nan")}
+
+        return server
+
+    def _count(self, tool: str, by: int) -> dict[str, Any]:
+        self.count += by
+        self.log.add("tool", self.env_no, tool=tool, count=self.count)
+        return {"env_no": self.env_no, "count": self.count, "thread": threading.current_thread().name}
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Observation:
+        self.log.add("reset", self.env_no)
+        self.count, self.episode = 0, episode_id
+        return Observation(metadata={"env_no": self.env_no})
+
+    def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:
+        self.log.add("step", self.env_no)
+        return Observation(metadata={"thread": threading.current_thread().name})
+
+    @property
+    def state(self) -> State:
+        return State(episode_id=self.episode, step_count=self.count)
+
+    def close(self) -> None:
+        self.log.add("close", self.env_no)
+        super().close()
 
 
-class GuideCounter:
-    """In the style of TRL's guide, with a bare client and everything in one class."""
+def fresh_tools(base: type[ToolsEnv] = ToolsEnv) -> type[ToolsEnv]:
+    """The class with a log and a gate of its own."""
+    return type("ToolsEnv", (base,), {"log": Log(), "gate": threading.Event()})
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self.client = GenericEnvClient(base_url=url, **options)
-        self.reward = 0.0
 
-    def reset(self, **kwargs: Any) -> str:
-        """Start."""
-        self.reward = 0.0
-        self.client.reset(mark=kwargs.get("mark", ""))
-        return "counting"
+class ToolServer:
+    """A running server, its environments' log, and JSON-RPC to it."""
 
-    def count(self, mark: str) -> str:
-        """Count one.
+    def __init__(self, url: LiveServer, env: type[ToolsEnv], server: HTTPEnvServer) -> None:
+        self.url = url
+        self.env = env
+        self.server = server
+        self.http = httpx.Client(base_url=str(url), timeout=30)
+        self._ids = itertools.count(1)
 
-        Args:
-            mark: name of this call.
-        """
-        result = self.client.step({"mark": mark})
-        self.reward += result.reward
-        return f"count {result.observation['count']}"
+    def __enter__(self) -> ToolServer:
+        return self
 
-    def careful(self, mark: str) -> str:
-        """Count one, and turn every error into words.
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
 
-        Args:
-            mark: name of this call.
-        """
+    def post(self, method: str, params: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+        """One request. Names of headers have underscores here."""
+        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params or {}}
+        return self.http.post("/mcp", json=body, headers={name.replace("_", "-"): v for name, v in headers.items()})
+
+    def ask(self, method: str, params: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """One request; its response."""
+        response: dict[str, Any] = self.post(method, params, **headers).json()
+        return response
+
+    def create(self) -> str:
+        """A session without a token; its id."""
+        session_id: str = self.ask("openenv/session/create")["result"]["session_id"]
+        return session_id
+
+    def create_with_token(self) -> tuple[str, str]:
+        """A session, and its token."""
+        response = self.post("openenv/session/create", OpenEnv_Features="token, idempotency")
+        return response.json()["result"]["session_id"], response.headers["OpenEnv-Session-Token"]
+
+    def call(
+        self, name: str, session_id: str | None = None, headers: dict[str, str] | None = None, **arguments: Any
+    ) -> Any:
+        """Call a tool; its response."""
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        if session_id is not None:
+            params["session_id"] = session_id
+        return self.ask("tools/call", params, **(headers or {}))
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """What happened, of one kind."""
+        return [one for one in self.env.log.events if one["event"] == event]
+
+
+@contextmanager
+def tool_server(slots: int = 4, base: type[ToolsEnv] = ToolsEnv, **options: Any) -> Iterator[ToolServer]:
+    """Serve a fresh `ToolsEnv`; its gate is opened at the end."""
+    env = fresh_tools(base)
+    app = create_app(env, Action, Observation, max_concurrent_envs=slots, **options)
+    with serve(app) as url:
+        server = ToolServer(url, env, app.state.openenv_server)
         try:
-            return self.count(mark)
-        except Exception as error:
-            return f"sorry: {error}"
-
-    async def later(self, mark: str) -> str:
-        """Count one, asynchronously.
-
-        Args:
-            mark: name of this call.
-        """
-        return f"count {(await self.client.step({'mark': mark})).observation['count']}"
-
-
-def guide_reward(environments: list[Any], **columns: Any) -> list[float]:
-    """As in the guide."""
-    return [env.reward for env in environments]
+            yield server
+        finally:
+            env.gate.set()
+            server.http.close()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -95,10 +96,12 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
     from openenv.core.llm_client import AnthropicClient, LLMClient, OpenAIClient, create_llm_client
     from openenv.core.llm_messages import LLMResponse, ToolCall
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -144,6 +147,8 @@ __all__ = [
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPClientBase",
+    "MCPToolClient",
     "McpMethod",
     "Message",
     "MessageTooLargeError",
@@ -175,6 +180,7 @@ __all__ = [
     "TaskProvider",
     "Tool",
     "ToolCall",
+    "ToolCallError",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -231,6 +237,7 @@ _MODULES = {
         "SessionCreationError",
         "SessionLostError",
         "SessionNotFoundError",
+        "ToolCallError",
     ),
     "openenv.core.generic_client": (
         "GenericAction",
@@ -246,6 +253,10 @@ _MODULES = {
         "LLMResponse",
         "ToolCall",
     ),
+    "openenv.core.mcp_client": (
+        "MCPClientBase",
+        "MCPToolClient",
+    ),
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
 
@@ -254,7 +265,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
         __name__,
         {
             **dict.fromkeys(_server_names, "openenv.core.env_server"),
+            "MCPEnvironment": "openenv.core.env_server",  # needs an extra: in no `import *`
             **{name: module for module, names in _MODULES.items() for name in names},
         },
-        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),
     )

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from openenv.core.client_types import ClientSession, StepResult
@@ -85,7 +85,7 @@ def _release(holder: _Holder) -> None:
 
 
 @dataclass(frozen=True)
-class _Dialer:
+class Dialer:
     """Dials a client's server. Knows nothing of the client, which must be free to be dropped while this lives."""
 
     address: Address | None
@@ -96,13 +96,25 @@ class _Dialer:
     subprotocols: tuple[str, ...] = ()
 
     async def __call__(self) -> WebSocketTransport:
+        return await self.dial(await self.where())
+
+    async def where(self) -> Address:
+        """The server's address; a provider's server is started first."""
         address = self.address
         if self.server is not None:
             address = Address.parse(await self.server.base_url())
         assert address is not None, "a client has an address or a provider"
+        return address
+
+    async def dial(self, address: Address, headers: Mapping[str, str] = MappingProxyType({})) -> WebSocketTransport:
+        """Dial once, with further headers.
+
+        Raises:
+            DialError: it failed.
+        """
         connector = WebSocketConnector(
             address=address,
-            headers=self.headers,
+            headers={**self.headers, **headers},
             ping_interval_s=self.ping[0],
             ping_timeout_s=self.ping[1],
             max_message_bytes=self.max_message_bytes,
@@ -114,11 +126,11 @@ class _Dialer:
 MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
-def _bare(method: MethodT) -> MethodT:
+def bare(method: MethodT) -> MethodT:
     """Let a coroutine method be called without ``await`` too; type checkers see the coroutine. See `_dispatch`."""
 
     @functools.wraps(method)
-    def call(self: EnvClient[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+    def call(self: EnvClient[Any, Any, Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._dispatch(method.__name__, functools.partial(method, self, *args, **kwargs))
 
     return cast("MethodT", call)
@@ -197,16 +209,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._address = None if base_url is None else Address.parse(base_url)
         self._base_url = base_url
         self._mode = _mode(mode)
-        self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
-        self._wait_for_slot = _seconds("wait_for_slot", wait_for_slot) or 0.0
+        self._connect_timeout = seconds("connect_timeout_s", connect_timeout_s)
+        self._wait_for_slot = seconds("wait_for_slot", wait_for_slot) or 0.0
         if self._connect_timeout is not None and self._wait_for_slot:  # and time for the server to say that it is over
             self._connect_timeout = max(self._connect_timeout, self._wait_for_slot + 2.0)
-        message = _seconds("message_timeout_s", message_timeout_s)
+        message = seconds("message_timeout_s", message_timeout_s)
         self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
         for op, given in ((Op.RESET, reset_timeout_s), (Op.STEP, step_timeout_s), (Op.STATE, state_timeout_s)):
             name = f"{op.value}_timeout_s"
-            self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (_seconds(name, given), name)
-        self._timeouts[Op.TOOL] = (message, "message_timeout_s")
+            self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (seconds(name, given), name)
+        self._timeouts[Op.TOOL] = self._timeouts[Op.LIST_TOOLS] = (message, "message_timeout_s")
         self._timeouts[Op.SETTLE] = self._timeouts[Op.STEP]
         self._io = io
         self._require_reset = require_reset
@@ -215,13 +227,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._hooks = (on_resumed, on_session_lost, on_queued)
         self._watcher: CallWatcher | None = watcher_of_new_clients.get()
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
-        self._dialer = _Dialer(
+        self._dialer = Dialer(
             self._address,
             self._server,
             dict(headers or {}),
             (
-                _seconds("websocket_ping_interval_s", websocket_ping_interval_s),
-                _seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
+                seconds("websocket_ping_interval_s", websocket_ping_interval_s),
+                seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
             ),
             None if size is None else int(size * 1_000_000),
             (SUBPROTOCOL,) if self._features else (),
@@ -230,19 +242,25 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def _begin(self) -> None:
         """Everything that a child session does not share with its parent."""
-        self._machine = ClientMachine(
-            require_reset=self._require_reset,
-            url=self._shown_url,
-            wants=self._features,
-            max_message_bytes=self._dialer.max_message_bytes,
-            wait_for_slot_s=self._wait_for_slot,
-        )
+        self._machine = self._new_machine()
         self._holder = _Holder()
         self._pending: list[PendingCall[Any]] = []
         self._children: list[weakref.ref[EnvClient[Any, Any, Any]]] = []
         self._sync: SyncEnvClient[ActT, ObsT, StateT] | None = None
         self._warned_step_arguments = False
         weakref.finalize(self, _release, self._holder)
+
+    def _new_machine(self) -> ClientMachine:
+        return ClientMachine(
+            require_reset=self._require_reset,
+            url=self._shown_url,
+            wants=self._features,
+            max_message_bytes=self._dialer.max_message_bytes,
+            wait_for_slot_s=self._wait_for_slot,
+        )
+
+    def _new_link(self) -> EnvLink:
+        return EnvLink(self._machine, self._dialer, self._news_hook())
 
     # ------------------------------------------------------------------ hooks
 
@@ -273,7 +291,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     # ------------------------------------------------------------------ the public calls
 
-    @_bare
+    @bare
     async def connect(self) -> Self:
         """Open the session's connection, if it is not open. Never clears a loss.
 
@@ -283,7 +301,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self._call(Op.CONNECT)
         return self
 
-    @_bare
+    @bare
     async def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         """Start an episode; opens a new session if there is none or the old one is lost.
 
@@ -306,7 +324,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         )
         return self._result(reply)
 
-    @_bare
+    @bare
     async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         """Apply one action, at most once.
 
@@ -334,7 +352,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
         return self._result(reply)
 
-    @_bare
+    @bare
     async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
         """Read the environment's state.
 
@@ -348,7 +366,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
         return self._parse_state(reply.data)
 
-    @_bare
+    @bare
     async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
         """Learn what became of a call that was given up (a timeout, a cancellation, a signal).
 
@@ -368,12 +386,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
         return self._result(reply) if reply.kind == "observation" else None
 
-    @_bare
+    @bare
     async def disconnect(self) -> None:
         """End the session, but keep a provider's server."""
         await self._end()
 
-    @_bare
+    @bare
     async def close(self) -> None:
         """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
         children = [child for ref in self._children if (child := ref()) is not None]
@@ -384,7 +402,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         for failure in filter(None, ends):
             raise failure
 
-    @_bare
+    @bare
     async def new_session(self) -> Self:
         """A second client of the same server with a session of its own; closed with this one.
 
@@ -479,14 +497,14 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         episode_id: str | None = None,
     ) -> Reply:
         data = b"" if frame is None else encode_request(frame)
-        seconds, setting = self._timeouts[op]
+        limit, setting = self._timeouts[op]
         if timeout_s is not UNSET:
-            seconds, setting = _seconds("timeout_s", timeout_s), "timeout_s"
+            limit, setting = seconds("timeout_s", timeout_s), "timeout_s"
         try:
             reply = await self._bind().call(
                 op,
                 data,
-                timeout_s=seconds,
+                timeout_s=limit,
                 setting=setting,
                 connect_timeout_s=self._connect_timeout,
                 episode_id=episode_id,
@@ -568,8 +586,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 raise ForeignLoopError
             if link.loop.is_closed():
                 link.loop_closed()
-        self._holder.link = EnvLink(self._machine, self._dialer, _hook(self._machine, *self._hooks))
+        self._holder.link = self._new_link()
         return self._holder.link
+
+    def _news_hook(self) -> Callable[[News], object]:
+        return _hook(self._machine, *self._hooks)
 
     def _may_move(self, link: EnvLink) -> bool:
         return link.loop.is_closed() or self._machine.state in (State.NEW, State.CLOSED)
@@ -597,10 +618,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
 
 def _client_session(machine: ClientMachine) -> ClientSession:
-    lease = machine.lease
-    return ClientSession(
-        id=lease.session if lease else None, number=machine.number, resumes=machine.resumes, losses=machine.losses
-    )
+    return ClientSession(id=machine.session_id, number=machine.number, resumes=machine.resumes, losses=machine.losses)
 
 
 def _hook(
@@ -629,7 +647,12 @@ def _mode(mode: str | None) -> str:
     return chosen
 
 
-def _seconds(name: str, value: float | _Unset | None) -> Seconds:
+def seconds(name: str, value: float | _Unset | None) -> Seconds:
+    """Read a time limit in seconds; None for no limit.
+
+    Raises:
+        ValueError: it is neither None nor a positive number.
+    """
     return None if value is UNSET else _positive(name, value, "seconds")
 
 

@@ -19,6 +19,7 @@
     │   ├── EnvExecutionError                            the environment raised
     │   ├── ActionValidationError    (TypeError)         an action does not fit, or does not encode
     │   ├── InvalidActionError                           the environment does not allow this move
+    │   ├── ToolCallError                                a tool failed
     │   └── EnvironmentFactoryError                      the environment could not be built
     ├── ProviderError                (RuntimeError)      a provider could not start its server
     │   └── ProviderTimeoutError     (TimeoutError)      the server did not become ready in time
@@ -68,6 +69,7 @@ __all__ = [
     "SessionCreationError",
     "SessionLostError",
     "SessionNotFoundError",
+    "ToolCallError",
 ]
 
 
@@ -187,6 +189,7 @@ class SessionLostError(OpenEnvError, ConnectionError):
         reason: why, in one word. Seen by the client: ``connection``, ``timeout``, ``cancelled``, ``interrupted``,
             ``protocol``, ``too_large``, ``loop_closed``, ``reset_failed`` (a reset began in this session, none has
             completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session).
+            ``gone`` (the server does not know the session any more).
             Told by the server: ``server``, ``server_restart``, ``draining``, ``idle``, ``capacity``, ``replaced``
             (somebody else resumed it), and, when it cannot be resumed, the words of
             `openenv.core.wire.v1.LostReason`.
@@ -532,6 +535,47 @@ class InvalidActionError(ServerError):
             outcome=Outcome.NOT_APPLIED,
             data=data,
             text=message or "The environment does not allow this action.",
+        )
+
+
+class ToolCallError(ServerError):
+    """A tool failed, or there is no such tool, or its arguments do not fit; the session goes on.
+
+    Attributes:
+        tool: the tool that was called.
+        message: what went wrong, as the tool or the server tells it.
+        content: what the tool gave its caller to read, a list of MCP content blocks; empty if it gave nothing.
+        structured_content: the same as an object, if the tool gave one.
+        error_type: ``execution_error``, ``invalid_args``, ``tool_not_found``, ``timeout`` ..., if the server told it.
+        code: the server's code.
+        outcome: ``applied`` for a tool that ran and failed, ``not_applied`` for a call that was refused before it ran;
+            ``unknown`` where the server does not tell these apart.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tool: str = "",
+        content: Sequence[Any] = (),
+        structured_content: Mapping[str, Any] | None = None,
+        error_type: str | None = None,
+        code: str = "TOOL_ERROR",
+        outcome: Outcome | str = Outcome.UNKNOWN,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tool = tool
+        self.content = list(content)
+        self.structured_content = None if structured_content is None else dict(structured_content)
+        self.error_type = error_type
+        kind = f" ({error_type})" if error_type else ""
+        super().__init__(
+            message,
+            code=code,
+            outcome=outcome,
+            data=data,
+            text=f"Tool '{tool}' failed{kind}: {message or 'no message'}. {Outcome(outcome).sentence} The session "
+            "goes on.",
         )
 
 

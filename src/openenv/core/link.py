@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
+from openenv.core.session.attaching import Attached, AttachOutcome, Gone
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import (
     Call,
@@ -38,10 +39,11 @@ from openenv.core.session.opening import OpeningOutcome, SessionOpened
 from openenv.core.session.states import State
 from openenv.core.transport.base import Connector, DialError, FrameTransport, TransportClosed
 from openenv.core.wire.json_codec import MalformedFrame, decode, encode
+from openenv.core.wire.jsonrpc import HeldSession
 from openenv.core.wire.messages import Reply, close_message, reply_from_frame
 from openenv.core.wire.v1 import Cancel, Lease, Lost, LostReason, Release, Resumed
 
-__all__ = ["EnvLink"]
+__all__ = ["GOODBYE", "OPENING_TIMEOUT_S", "DialOutcome", "EnvLink", "News"]
 
 logger = logging.getLogger("openenv.client")
 
@@ -49,6 +51,8 @@ GOODBYE = encode(close_message())
 
 News = Loss | int | None
 """What a hook is told: a loss, a position in the line for a slot, or (None) that the session was resumed."""
+
+DialOutcome = OpeningOutcome | HeldSession | AttachOutcome
 
 OPENING_TIMEOUT_S = 15.0
 """How long a server may take for the first words on a socket, before the dial counts as failed."""
@@ -240,13 +244,16 @@ class EnvLink:
                 logger.warning("%s", effect.text)
             elif isinstance(effect, Tell):
                 self._tell(effect.loss)
-        self.abandon()
+        self._farewell()
 
-    def abandon(self) -> None:
-        """Nobody uses this connection any more. Callable from any thread, also when the loop is closed."""
+    def _farewell(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.farewell(GOODBYE)
+
+    def abandon(self) -> None:
+        """Nobody uses this connection any more. Callable from any thread, also when the loop is closed."""
+        self._farewell()
         try:
             self.loop.call_soon_threadsafe(self._feed, Event.CLOSE)  # or a resume would go on, and hold it for ever
         except RuntimeError:
@@ -323,10 +330,11 @@ class EnvLink:
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
         transport: FrameTransport | None = None
+        outcome: DialOutcome
         try:
             if delay:
                 await asyncio.sleep(delay)
-            transport = await self._connector()
+            transport = await self._connect()
             outcome = await self._open(transport)
         except DialError as error:
             outcome = error.failure
@@ -340,7 +348,7 @@ class EnvLink:
             failure = ConnectError(f"Failed to connect: {type(error).__name__}: {error}")
             failure.__cause__ = error
             outcome = DialFailure(failure, retryable=False)
-        opened = isinstance(outcome, SessionOpened | Resumed)
+        opened = isinstance(outcome, SessionOpened | Resumed | Attached)
         if transport is not None and (self._dialing is not me or not opened):
             transport.abort()
         if self._dialing is not me:
@@ -352,8 +360,13 @@ class EnvLink:
         self._feed(*_event(outcome))
         await self._flush()
 
-    async def _open(self, transport: FrameTransport) -> OpeningOutcome:
+    async def _connect(self) -> FrameTransport | None:
+        """Open a socket for the session that the machine wants."""
+        return await self._connector()
+
+    async def _open(self, transport: FrameTransport | None) -> DialOutcome:
         """The first words on a fresh socket; a plain one needs none."""
+        assert transport is not None, "a session of this kind lives on its socket"
         opening = self.machine.opening()
         if transport.subprotocol is None:
             return SessionOpened() if opening.resume is None else Lost(LostReason.EPOCH)
@@ -459,9 +472,15 @@ class EnvLink:
         return task
 
 
-def _event(outcome: OpeningOutcome) -> tuple[Event, Any]:
+def _event(outcome: DialOutcome) -> tuple[Event, Any]:
     """How an opening ended, as an event for the machine."""
     match outcome:
+        case HeldSession():
+            return Event.CREATED, outcome
+        case Attached():
+            return Event.ATTACHED, None
+        case Gone(detail):
+            return Event.RESUME_LOST, detail
         case SessionOpened():
             return Event.OPENED, outcome
         case Resumed():

@@ -24,7 +24,7 @@ from openenv.integrations.trl.factory import row_seed
 from openenv.testing import Oracle, ServerProcess
 from openenv.testing.processes import free_port
 from openenv.trl import EnvFactories, ToolEnv, protect, tool_env
-from support.tool_envs import Counter, GuideCounter, guide_reward
+from support.trainer_envs import Counter, GuideCounter, guide_reward
 
 NOWHERE = f"http://127.0.0.1:{free_port()}"
 
@@ -403,7 +403,7 @@ def test_no_session_is_left_when_the_process_ends(counting_server: ServerProcess
     code = f"""
         import functools
         from openenv.trl import protect, tool_env
-        from support.tool_envs import Counter, GuideCounter
+        from support.trainer_envs import Counter, GuideCounter
 
         url = "{counting_server.url}"
         makers = (tool_env(Counter, url=url), protect(functools.partial(GuideCounter, url)))

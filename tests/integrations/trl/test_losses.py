@@ -13,7 +13,7 @@ from openenv import ConnectError, GenericEnvClient, InvalidActionError, SessionL
 from openenv.integrations.trl.episode import NEUTRAL
 from openenv.testing import FaultProxy, Oracle, ServerProcess
 from openenv.trl import protect, tool_env
-from support.tool_envs import Counter, GuideCounter, guide_reward
+from support.trainer_envs import Counter, GuideCounter, guide_reward
 
 Proxied = Callable[[str], FaultProxy]
 PLAIN: dict[str, Any] = {"resume": False}

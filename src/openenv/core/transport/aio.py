@@ -31,12 +31,12 @@ from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
 
-__all__ = ["WebSocketConnector", "WebSocketTransport"]
+__all__ = ["RETRYABLE_STATUS", "WebSocketConnector", "WebSocketTransport", "may_pass", "reason_of", "user_agent"]
 
 CLOSE_TIMEOUT_S = 0.4
 """How long a peer has to answer a close frame, and to let go of the TCP connection, before it is cut."""
 
-_RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _STATUS_HINTS = {
     401: "the server wants a token: a private Space needs an Authorization header",
@@ -65,7 +65,8 @@ class _ConnectionLog(logging.LoggerAdapter[logging.Logger]):
 _log = _ConnectionLog(logging.getLogger("openenv.client.websockets"), {})
 
 
-def _user_agent() -> str:
+def user_agent() -> str:
+    """What this client calls itself."""
     try:
         return f"openenv/{version('openenv')}"
     except PackageNotFoundError:
@@ -105,7 +106,7 @@ class WebSocketConnector:
                 self.address.url,
                 subprotocols=[Subprotocol(name) for name in self.subprotocols] or None,
                 additional_headers=dict(self.headers) or None,
-                user_agent_header=_user_agent(),
+                user_agent_header=user_agent(),
                 compression=None,
                 proxy=None if self.address.loopback else True,
                 open_timeout=None,
@@ -121,15 +122,16 @@ class WebSocketConnector:
 
     def _failure(self, error: Exception) -> DialFailure:
         status = error.response.status_code if isinstance(error, InvalidStatus) else None
-        retryable = status in _RETRYABLE_STATUS if status is not None else _may_pass(error)
-        reason = _reason(error, status)
+        retryable = status in RETRYABLE_STATUS if status is not None else may_pass(error)
+        reason = reason_of(error, status)
         message = f"Failed to connect to {self.address.shown}: {reason}{'' if reason.endswith('?') else '.'}"
         connect_error = ConnectError(message, url=self.address.shown, status=status)
         connect_error.__cause__ = error
         return DialFailure(connect_error, retryable=retryable)
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
+    """Whether another try may go better than the one that met this error."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
     if isinstance(error, ssl.SSLError):  # a host that starts may cut a TLS handshake, but does not speak something else
@@ -140,7 +142,8 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, OSError | EOFError | InvalidHandshake | ProxyError)
 
 
-def _reason(error: Exception, status: int | None) -> str:
+def reason_of(error: Exception, status: int | None) -> str:
+    """Why a server could not be reached, in words: from the HTTP status, if there was one, or the error."""
     if status is not None:
         hint = _STATUS_HINTS.get(status, "the handshake was refused")
         return f"HTTP {status}, {hint}"

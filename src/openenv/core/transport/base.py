@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from openenv.core.session.events import DialFailure, Drop, Oversized
+from openenv.core.session.events import DialFailure, Drop, Oversized, PostFailure
 
-__all__ = ["Connector", "DialError", "FrameTransport", "TransportClosed"]
+__all__ = ["Connector", "DialError", "FrameTransport", "PostError", "TransportClosed"]
 
 
 class TransportClosed(Exception):
@@ -30,6 +30,18 @@ class DialError(Exception):
     """
 
     def __init__(self, failure: DialFailure) -> None:
+        self.failure = failure
+        super().__init__(str(failure.error))
+
+
+class PostError(Exception):
+    """An HTTP request has no answer.
+
+    Attributes:
+        failure: why, and whether the server may have got it.
+    """
+
+    def __init__(self, failure: PostFailure) -> None:
         self.failure = failure
         super().__init__(str(failure.error))
 

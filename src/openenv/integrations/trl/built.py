@@ -17,7 +17,6 @@ from typing import Any, Self
 from openenv.core.env_client import EnvClient
 from openenv.core.exceptions import (
     ActionValidationError,
-    EnvExecutionError,
     InvalidActionError,
     ServerError,
 )
@@ -205,9 +204,7 @@ def in_words(error: ServerError) -> ServerError:
     words = error.message or str(error)
     if isinstance(error, ActionValidationError | InvalidActionError):
         return InvalidActionError(words)
-    if isinstance(error, EnvExecutionError):
-        return ServerError(words, code=error.code, outcome=error.outcome, text=words)
-    return error
+    return ServerError(words, code=error.code, outcome=error.outcome, text=words)
 
 
 @contextlib.contextmanager

@@ -232,7 +232,7 @@ class Guard:
         return reply
 
     def _note(self, seat: _Seat, op: Op, frame: Frame, reply: Reply) -> None:
-        if op is Op.STATE:
+        if op not in (Op.STEP, Op.TOOL):
             return
         self.episode.moves += 1
         if op is Op.STEP:
