@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openenv import SessionLostError
-from openenv.testing import FaultProxy
+from openenv.testing import FaultProxy, ServerProcess
 from openenv.trl import tool_env
 from support.tool_envs import tool_server
 
-pytest.importorskip("fastmcp")
+SHARED = Path(__file__).parents[2] / "interop" / "shared"
 
 
 def test_the_tools_that_a_server_lists_are_those_of_the_model() -> None:
@@ -33,9 +35,11 @@ def test_the_tools_that_a_server_lists_are_those_of_the_model() -> None:
             env.boom(text="out of cards")
         assert "out of cards" in str(failed.value)
         assert "session" not in str(failed.value)
+        report = factory.check(tool=("inc", {"by": 1}))
+        assert (report.dialect, report.resumes) == ("mcp", True)
         copy = pickle.loads(pickle.dumps(factory))
         assert copy().inc.__doc__ == env.inc.__doc__
-        assert len(server.events("tool")) == 2
+        assert len(server.events("tool")) == 3
 
 
 def test_a_dropped_connection_costs_no_game(fault_proxy: Callable[[str], FaultProxy]) -> None:
@@ -51,14 +55,13 @@ def test_a_dropped_connection_costs_no_game(fault_proxy: Callable[[str], FaultPr
 
 
 def test_a_session_that_the_server_no_longer_knows_is_masked() -> None:
-    with tool_server() as server:
-        env: Any = tool_env(url=str(server.url), tools="mcp")()
+    apps = ServerProcess("tool_app:app", environ={"PYTHONPATH": f"{SHARED}:{os.environ.get('PYTHONPATH', '')}"})
+    with apps as server:
+        env: Any = tool_env(url=server.url, tools="mcp")()
         env.reset()
         assert env.inc()["count"] == 1
-        held = env._inner._client.async_client._machine.held
-        ended = server.post("openenv/session/close", {"session_id": held.session_id}, OpenEnv_Session_Token=held.token)
-        assert "error" not in ended.json(), ended.text
-        server.env.log.wait_for("close")
+        assert env.greet(name="you") == "Hello, you!"  # an argument may have any name
+        server.restart()
         with pytest.raises(SessionLostError, match="does not answer any more"):
             env.inc()
         assert env.get_reward() is None

@@ -103,7 +103,7 @@ def _function(spec: Spec, carry_out: Callable[..., Any]) -> Callable[..., Any]:
     ]
     optional = {word for word in properties if word not in required and "default" not in properties[word]}
 
-    def tool(self: Any, **arguments: Any) -> Any:
+    def tool(self: Any, /, **arguments: Any) -> Any:
         given = {word: value for word, value in arguments.items() if not (word in optional and value is None)}
         return carry_out(self, name, given)
 

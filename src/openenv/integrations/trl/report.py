@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openenv.core.exceptions import CapacityError
 from openenv.integrations.trl.built import BuiltEnv
+from openenv.integrations.trl.guard import Client
 
 if TYPE_CHECKING:
     from openenv.integrations.trl.factory import EnvFactory
@@ -25,7 +26,7 @@ class Report:
     Attributes:
         environment: its name.
         sessions: how many were open at once.
-        dialect: ``openenv.v1`` or ``plain``.
+        dialect: ``openenv.v1``, ``mcp`` or ``plain``.
         resumes: whether a dropped connection costs nothing; without it the episode is lost.
         on_session_lost: what becomes of it then.
         tools: what the model may call.
@@ -102,7 +103,7 @@ def inspect_server(
         open_now = sum(client._ws is not None for client in clients)
         if clients and open_now < len(clients):
             raise CapacityError(active=open_now, max=open_now, url=clients[0]._shown_url)
-        features = clients[0].features if clients else frozenset()
+        dialect, resumes = _dialect(clients)
         steps = [_timed(lambda env=env: _move(env, tool)) for env in envs[:16]]  # type: ignore[misc]
     finally:
         for client in [client for env in envs for client in env._guard.clients]:
@@ -111,8 +112,8 @@ def inspect_server(
     return Report(
         environment=factory.__name__,
         sessions=sessions,
-        dialect="openenv.v1" if features else "plain",
-        resumes="resume" in features,
+        dialect=dialect,
+        resumes=resumes,
         on_session_lost=factory.on_session_lost,
         tools=tuple(sorted(probe.tools)),
         reset_s=reset_s,
@@ -121,6 +122,16 @@ def inspect_server(
         round_s=sessions * (reset_s + turns * step_s),
         turns=turns,
     )
+
+
+def _dialect(clients: Sequence[Client]) -> tuple[str, bool]:
+    """What is spoken, and whether a session outlives its socket."""
+    if not clients:
+        return "none", False
+    if callable(getattr(clients[0], "list_tools", None)):
+        return "mcp", True  # its session is held over HTTP
+    features = clients[0].features
+    return "openenv.v1" if features else "plain", "resume" in features
 
 
 def _move(env: BuiltEnv, tool: tuple[str, Mapping[str, Any]] | None) -> object:
