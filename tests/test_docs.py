@@ -24,6 +24,7 @@ PAGES = [
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "trl.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
