@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from openenv import ConnectError, GenericEnvClient, InvalidActionError, SessionLostError
+from openenv import ConnectError, EnvExecutionError, GenericEnvClient, InvalidActionError, SessionLostError
+from openenv.core.session.backoff import Backoff
+from openenv.integrations.trl import guard
 from openenv.integrations.trl.episode import NEUTRAL
 from openenv.testing import FaultProxy, Oracle, ServerProcess
 from openenv.trl import protect, tool_env
@@ -189,6 +191,38 @@ def test_a_loss_is_logged_once_with_slot_episode_and_moves(
     told = [record.message for record in caplog.records if "will be masked" in record.message]
     assert len(told) == 1
     assert told[0].startswith("Counter[0]: episode 1 is lost after 1 move(s)")
+
+
+def test_a_loss_that_nobody_masks_is_named_once(
+    counting_server: ServerProcess, fault_proxy: Proxied, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = fault_proxy(counting_server.url)
+    for masks in (False, True):
+        factory = protect(functools.partial(GuideCounter, proxy.url, resume=False))
+        if masks:
+            factory.rewards(guide_reward)
+        envs = [factory(), factory()]
+        for env in envs:
+            env.reset()
+        proxy.cut()
+        for env in envs:
+            with pytest.raises(SessionLostError):
+                env.count("1")
+    told = [
+        record.message for record in caplog.records if "no reward function comes from its rewards()" in record.message
+    ]
+    assert len(told) == 1
+
+
+def test_a_reset_in_which_the_environment_fails_is_tried_three_times(
+    counting_server: ServerProcess, counting_oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "BACKOFF", Backoff(first_s=0.01, longest_s=0.01))
+    env = counter(counting_server.url)
+    with pytest.raises(EnvExecutionError, match="out of cards"):
+        env.reset(op="raise", arg="out of cards")
+    assert len(counting_oracle.of("reset")) == 3
+    assert env.reset() == "count 0"
 
 
 def test_a_reset_waits_for_a_server_that_refuses(counting_server: ServerProcess, fault_proxy: Proxied) -> None:

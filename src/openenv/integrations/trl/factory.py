@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -50,6 +51,7 @@ class EnvFactory:
         self._make = make
         self._options = options
         self._reward = reward
+        self._masks = False
         self.__name__ = name_of(make)
         self._begin()
 
@@ -72,7 +74,7 @@ class EnvFactory:
         with self._lock:
             self._made += 1
             slot = self._made
-        guard = Guard(self._options, f"{self.__name__}[{slot - 1}]", self._revive, self._note_dealt)
+        guard = Guard(self._options, f"{self.__name__}[{slot - 1}]", self)
         inner = make_watched(self._make, guard)
         tools = find_tools(inner)
         own = self._reward is not None or callable(getattr(inner, "get_reward", None))
@@ -102,6 +104,7 @@ class EnvFactory:
         Raises:
             TypeError: one is a reward model; or the same is given twice.
         """
+        self._masks = True
         return masked_rewards(functions, self.has_reward)
 
     def check(self, sessions: int = 1, **arguments: Any) -> Report:
@@ -154,7 +157,7 @@ class EnvFactory:
             return None
         return row_seed(row)
 
-    def _revive(self, asking: Guard) -> None:
+    def revive(self, asking: Guard) -> None:
         """Where the sockets of a pool are dead, let all of them reconnect at once: resets come one after another."""
         mine = asking.clients
         if not any(_is_dead(client) for client in mine):
@@ -165,14 +168,14 @@ class EnvFactory:
                 io = IoThread.shared()
                 io.loop.call_soon_threadsafe(_reconnect, weakref.ref(client))
 
-    def _note_dealt(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    def note_dealt(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
         """Warn, once, if the same reset shows different games: samples of one group would not be comparable."""
         if self._warned_seed or frame.get("data", {}).get("seed") is None:
             return
         key = json.dumps(frame, sort_keys=True, default=str)
         before = self._dealt.pop(key, None)
-        self._dealt[key] = data
-        while len(self._dealt) > 64:
+        self._dealt[key] = copy.deepcopy(dict(data))
+        while len(self._dealt) > 4:  # samples of a group are reset one after another
             self._dealt.pop(next(iter(self._dealt)))
         if before is not None and (names := differing(before, data, self._options.volatile)):
             self._warned_seed = True
@@ -183,8 +186,20 @@ class EnvFactory:
                 ", ".join(names[:5]),
             )
 
+    def note_lost(self) -> None:
+        """Warn, once, if the rewards of a lost episode cannot be masked."""
+        if self._masks or self.has_reward or self._options.on_session_lost == "abort":
+            return
+        self._masks = True
+        logger.warning(
+            "%s: no reward function comes from its rewards(), so the trainer will score the lost episode: pass "
+            "reward_funcs=env.rewards(...)",
+            self.__name__,
+        )
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"_make": self._make, "_options": self._options, "_reward": self._reward, "__name__": self.__name__}
+        kept = ("_make", "_options", "_reward", "_masks", "__name__")
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -199,6 +214,8 @@ class EnvFactories(dict[str, EnvFactory]):
 
     def rewards(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
         """See `EnvFactory.rewards`."""
+        for one in self.values():
+            one._masks = True
         return masked_rewards(functions, any(one.has_reward for one in self.values()))
 
     def check(

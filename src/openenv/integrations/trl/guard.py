@@ -9,9 +9,9 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from openenv.core.env_client import EnvClient
@@ -20,6 +20,7 @@ from openenv.core.exceptions import (
     CapacityError,
     ConnectError,
     EnvExecutionError,
+    EnvironmentFactoryError,
     InvalidActionError,
     OpenEnvError,
     Outcome,
@@ -40,6 +41,9 @@ Client = EnvClient[Any, Any, Any]
 Frame = Mapping[str, Any]
 
 BACKOFF = Backoff(first_s=0.5, longest_s=10.0)
+FAILED_RESETS = 3
+"""Resets in which the environment itself may fail, before that ends the training."""
+
 _REFUSED = frozenset({400, 401, 403, 405})
 """Statuses of a refused handshake that no waiting changes."""
 
@@ -55,28 +59,36 @@ class _Seat:
     resumes: int = 0
 
 
+class Pool(Protocol):
+    """What a guard tells the factory of its environment."""
+
+    def revive(self, asking: Guard) -> None:
+        """A reset is about to begin."""
+        ...
+
+    def note_dealt(self, frame: Frame, data: Mapping[str, Any]) -> None:
+        """A reset was answered."""
+        ...
+
+    def note_lost(self) -> None:
+        """An episode is lost."""
+        ...
+
+
 class Guard:
     """The watcher of the clients of one environment.
 
     Args:
         options: what to do when the network fails.
         name: of the environment, for the log.
-        revive: called before the first attempt of a reset, with the guard.
-        dealt: called with each reset's frame and the observation that answered it.
+        pool: its factory.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        name: str,
-        revive: Callable[[Guard], object] = lambda _: None,
-        dealt: Callable[[Frame, Mapping[str, Any]], object] = lambda *_: None,
-    ) -> None:
+    def __init__(self, options: Options, name: str, pool: Pool) -> None:
         self.options = options
         self.name = name
         self.episode = Episode()
-        self._revive = revive
-        self._dealt = dealt
+        self._pool = pool
         self._seats: WeakKeyDictionary[Client, _Seat] = WeakKeyDictionary()
         self._deadline: float | None = None
         self.began = time.monotonic()
@@ -108,7 +120,7 @@ class Guard:
             self._seats[client] = _Seat(resumes=client._machine.resumes)
         self.began = time.monotonic()
         self._deadline = self.began + self.options.reset_deadline_s
-        self._revive(self)
+        self._pool.revive(self)
 
     def begun(self) -> None:
         """The reset is over."""
@@ -164,9 +176,9 @@ class Guard:
         reply = await self._persist(client, op, frame, options)
         if op is Op.RESET and frame is not None:
             seat = self._seats[client]
-            self._seats[client] = _Seat(start=(copy.deepcopy(dict(frame)), reply.data), resumes=seat.resumes)
+            self._seats[client] = _Seat(start=self._taped(frame, reply), resumes=seat.resumes)
             self.episode.done = reply.data.get("done") is True
-            self._dealt(frame, reply.data)
+            self._pool.note_dealt(frame, reply.data)
         return reply
 
     def _seeded(self, frame: Frame | None) -> Frame | None:
@@ -182,8 +194,10 @@ class Guard:
             attempt += 1
             try:
                 return await client._exchange(op, frame, **self._within(client, op, options, until))
-            except LOST_CALL as error:
+            except (*LOST_CALL, EnvExecutionError, EnvironmentFactoryError) as error:
                 delay = BACKOFF.delay(attempt)
+                if isinstance(error, ServerError) and (attempt >= FAILED_RESETS or not self.options.patient):
+                    raise
                 if self.is_final(error) or time.monotonic() + delay >= until:
                     raise self._gave_up(error, attempt, time.monotonic() - began) from error
                 if attempt == 1:
@@ -238,8 +252,14 @@ class Guard:
         if op is Op.STEP:
             self.episode.note_reply(reply.data)
             seat.done = self.episode.done
-        if self.options.on_session_lost == "replay":
-            seat.moves.append((op, copy.deepcopy(dict(frame)), reply.data))
+        if (taped := self._taped(frame, reply)) is not None:
+            seat.moves.append((op, *taped))
+
+    def _taped(self, frame: Frame, reply: Reply) -> tuple[Frame, dict[str, Any]] | None:
+        """Copies for the tape, as the user's code may change what it is given."""
+        if self.options.on_session_lost != "replay":
+            return None
+        return copy.deepcopy(dict(frame)), copy.deepcopy(reply.data)
 
     async def _settled(self, client: Client, op: Op, frame: Frame, options: dict[str, Any]) -> Reply:
         """Make a call; if its own time is over, wait for its fate for as long as the budget allows.
@@ -282,6 +302,7 @@ class Guard:
         self.episode.lost = error
         if self._deadline is not None:
             return  # inside the reset, which is tried again
+        self._pool.note_lost()
         logger.warning(
             "%s: episode %d is lost after %d move(s) and will be %s: %s",
             self.name,
