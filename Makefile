@@ -12,6 +12,8 @@ TRL_OLDEST := .trl-oldest
 TRL_OLDEST_STAMP := $(TRL_OLDEST)/.ready
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+# The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
+WORKERS ?= 4
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -92,14 +94,14 @@ demo: $(STAMP)
 	@$(BIN)/openenv demo
 
 test: lint $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
 	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
 
 faults: $(STAMP) $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/faults $(PYTEST_ARGS)
 
 # Part of no check: long, and with the times that a user has who sets none. SOAK_SEED repeats the faults of a run.
 soak: $(STAMP)

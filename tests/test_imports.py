@@ -16,8 +16,15 @@ from types import ModuleType
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
-LAZY_PACKAGES = ["openenv", "openenv.core", "openenv.core.env_server", "openenv.core.harness", "openenv.core.rubrics"]
-HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "gradio"}
+LAZY_PACKAGES = [
+    "openenv",
+    "openenv.core",
+    "openenv.core.env_server",
+    "openenv.core.harness",
+    "openenv.core.rubrics",
+    "openenv.policy",
+]
+HEAVY = {"fastapi", "starlette", "uvicorn", "mcp", "fastmcp", "numpy", "msgpack", "gradio"}
 
 # Where env packages, examples and tests of the OpenEnv world import these names from.
 PATHS = {

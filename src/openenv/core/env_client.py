@@ -29,17 +29,18 @@ from openenv.core.hooks import (
     reconcile,
     type_arguments,
 )
-from openenv.core.link import EnvLink, News
+from openenv.core.link import NOTHING, EnvLink, News
 from openenv.core.pending import PendingCall
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import Event, Op
-from openenv.core.session.features import enabled_features
+from openenv.core.session.features import Feature, enabled_features
 from openenv.core.session.states import State
 from openenv.core.startup import ProvidedServer
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
 from openenv.core.transport.io_thread import IoThread
 from openenv.core.watching import CallWatcher, watcher_of_new_clients
+from openenv.core.wire.array_values import installed
 from openenv.core.wire.messages import CallKind, Reply, request
 from openenv.core.wire.v1 import SUBPROTOCOL
 
@@ -223,7 +224,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._io = io
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
-        self._features = enabled_features(os.environ, resume=resume)
+        self._features = enabled_features(os.environ, resume=resume, msgpack=installed())
         self._hooks = (on_resumed, on_session_lost, on_queued)
         self._watcher: CallWatcher | None = watcher_of_new_clients.get()
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
@@ -496,14 +497,14 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         timeout_s: MaybeSeconds = UNSET,
         episode_id: str | None = None,
     ) -> Reply:
-        data = b"" if frame is None else encode_request(frame)
+        request = NOTHING if frame is None else encode_request(frame, binary=Feature.MSGPACK in self._features)
         limit, setting = self._timeouts[op]
         if timeout_s is not UNSET:
             limit, setting = seconds("timeout_s", timeout_s), "timeout_s"
         try:
             reply = await self._bind().call(
                 op,
-                data,
+                request,
                 timeout_s=limit,
                 setting=setting,
                 connect_timeout_s=self._connect_timeout,

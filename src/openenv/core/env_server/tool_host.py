@@ -43,12 +43,13 @@ from openenv.core.env_server.tool_threads import Bench, background_loop
 from openenv.core.env_server.tools import ToolFailed
 from openenv.core.wire.json_codec import non_finite_path
 
-__all__ = ["ToolHost", "mode_tool", "server_tools"]
+__all__ = ["Gate", "ToolHost", "mode_tool", "server_tools"]
 
 logger = logging.getLogger("openenv.server")
 
 T = TypeVar("T")
 Gate = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Runs a call of an MCP session when it is its turn."""
 
 _CALL_KEY = "openenv/call"
 _CLOSE_S = 5.0
@@ -400,6 +401,16 @@ class _Guard(Middleware):
     ) -> ToolResult:
         host = _host.get()
         return await (call_next(context) if host is None else host.serve(context, call_next))
+
+    async def on_read_resource(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        return await self._in_turn(context, call_next)
+
+    async def on_get_prompt(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        return await self._in_turn(context, call_next)
+
+    async def _in_turn(self, context: MiddlewareContext[Any], call_next: CallNext[Any, Any]) -> Any:
+        gate = _gate.get()
+        return await (call_next(context) if gate is None else gate(lambda: call_next(context)))
 
 
 class _Placing(Transform):
