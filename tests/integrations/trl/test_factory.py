@@ -13,6 +13,7 @@ import sys
 import textwrap
 from typing import Any
 
+import numpy
 import pytest
 from PIL import Image
 
@@ -20,6 +21,7 @@ from openenv import CapacityError, ConnectError, GenericEnvClient
 from openenv.integrations.trl import factory as factories
 from openenv.integrations.trl import versions
 from openenv.integrations.trl.content import rendered, shown
+from openenv.integrations.trl.episode import differing
 from openenv.integrations.trl.factory import row_seed
 from openenv.testing import Oracle, ServerProcess
 from openenv.testing.processes import free_port
@@ -293,8 +295,25 @@ def test_images_become_content_blocks() -> None:
         assert words == {"type": "text", "text": text}
     assert shown([{"type": "image", "data": picture()}, {"type": "text", "text": "x"}])[0]["image"].size == (2, 3)
     assert rendered({"text": "plain"}) == "plain"
+    pixels = numpy.zeros((3, 2, 3), dtype="uint8")
+    image, words = rendered({"pixels": pixels, "scores": numpy.arange(2)})
+    assert image["image"].size == (2, 3)
+    assert words["text"] == '{"scores": [0, 1]}'
     assert rendered({"board": [1], "reward": 1.0, "done": False}) == '{"board": [1]}'
     assert shown("data:image/png;base64,???") == "data:image/png;base64,???"
+
+
+def test_observations_are_compared_by_what_they_show() -> None:
+    def frame(**observation: Any) -> dict[str, Any]:
+        return {"observation": observation, "reward": 1.0, "done": False}
+
+    one = frame(board=[1, {"x": 2.0}], board_id="a", time=1, metadata={"y": 1}, grid=numpy.arange(4), bad=float("nan"))
+    same = frame(board=[1, {"x": 2.0}], board_id="b", time=2, metadata={}, grid=numpy.arange(4), bad=float("nan"))
+    assert differing(one, same) == []
+    other = frame(board=[1, {"x": 3.0}], board_id="b", grid=numpy.arange(4).astype("int8"), table=1, bad=float("nan"))
+    assert differing(one, other) == ["observation.board[1].x", "observation.grid", "observation.table"]
+    assert differing(one, other, ("table", "grid")) == ["observation.board[1].x"]
+    assert differing(one, {**same, "reward": 0.5}) == ["reward"]
 
 
 # ---------------------------------------------------------------- servers that say their tools

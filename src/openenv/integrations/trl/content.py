@@ -52,8 +52,12 @@ def observation_text(observation: Any) -> str:
         if isinstance(text := observation.get("text"), str) and text:
             return text
         kept = {name: value for name, value in observation.items() if name not in _BESIDE}
-        return json.dumps(kept, ensure_ascii=False, default=str)
+        return json.dumps(kept, ensure_ascii=False, default=_plain)
     return str(observation)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def over(final: Any) -> Any:
@@ -95,20 +99,32 @@ def _without_images(value: Any, images: list[Any]) -> Any:
 
 
 def _picture(value: Any) -> Any:
-    """An image that PIL opens, from a data URL or an MCP image block; an image of PIL itself; None for all else."""
+    """An image for PIL, from a data URL, an MCP image block or an array of pixels; one of PIL; None for all else."""
     if isinstance(value, str) and value.startswith(_DATA_URL):
         return _opened(value.partition(",")[2])
     if isinstance(value, dict) and value.get("type") == "image" and isinstance(value.get("data"), str):
         return _opened(value["data"])
+    if _is_pixels(value):
+        return _pillow().fromarray(value[:, :, 0] if value.shape[2] == 1 else value)
     return value if type(value).__module__.startswith("PIL.") and hasattr(value, "tobytes") else None
 
 
-def _opened(encoded: str) -> Any:
+def _is_pixels(value: Any) -> bool:
+    """Whether it is an array of height, width and 1, 3 or 4 channels of bytes."""
+    shape, kind = getattr(value, "shape", ()), str(getattr(value, "dtype", ""))
+    return isinstance(shape, tuple) and len(shape) == 3 and shape[2] in (1, 3, 4) and kind == "uint8"
+
+
+def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
         raise ImportError("Observations with images need pillow: pip install 'pillow>=11'") from error
+    return Image
+
+
+def _opened(encoded: str) -> Any:
     try:
-        return Image.open(io.BytesIO(base64.b64decode(encoded, validate=True)))
+        return _pillow().open(io.BytesIO(base64.b64decode(encoded, validate=True)))
     except (binascii.Error, OSError):  # not an image after all: it stays what it was
         return None

@@ -17,7 +17,6 @@ __all__ = [
     "LossPolicy",
     "Options",
     "differing",
-    "same_observation",
 ]
 
 LossPolicy = Literal["mask", "replay", "abort"]
@@ -133,11 +132,6 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], volatile: Collec
     return found
 
 
-def same_observation(one: Mapping[str, Any], other: Mapping[str, Any], volatile: Collection[str] = ()) -> bool:
-    """Whether two observation frames show the same."""
-    return not differing(one, other, volatile)
-
-
 def _visible(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: data.get(name) for name in ("observation", "reward", "done")}
 
@@ -150,8 +144,18 @@ def _compare(path: str, one: Any, other: Any, volatile: frozenset[str], found: l
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for index, (left, right) in enumerate(zip(one, other, strict=True)):
             _compare(f"{path}[{index}]", left, right, volatile, found)
-    elif one != other and not (one != one and other != other):  # NaN is the same as itself
+    elif _differ(one, other):
         found.append(path)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):  # arrays
+        facts = ("shape", "dtype")
+        same = all(getattr(one, name, None) == getattr(other, name, None) for name in facts)
+        return not same or one.tobytes() != other.tobytes()
+    if hasattr(one, "tobytes") or hasattr(other, "tobytes"):
+        return True
+    return bool(one != other) and not (one != one and other != other)  # NaN is the same as itself
 
 
 def _may_differ(name: str, volatile: frozenset[str]) -> bool:
