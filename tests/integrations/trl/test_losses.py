@@ -214,6 +214,42 @@ def test_a_loss_that_nobody_masks_is_named_once(
     assert len(told) == 1
 
 
+class Hides(GuideCounter):
+    """Takes a move in its reset, and hides what goes wrong there."""
+
+    def reset(self, **kwargs: Any) -> str:
+        """Start."""
+        self.client.reset()
+        try:
+            self.client.step({"op": "block", "arg": kwargs["gate"]})
+        except Exception:
+            return "never mind"
+        return "begun"
+
+
+def test_a_reset_that_hides_a_loss_begins_an_episode_that_is_lost(
+    counting_server: ServerProcess,
+    counting_oracle: Oracle,
+    fault_proxy: Proxied,
+    tmp_path: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proxy = fault_proxy(counting_server.url)
+    factory = protect(functools.partial(Hides, proxy.url, resume=False))
+    factory.rewards(guide_reward)
+    env = factory()
+    cutting = threading.Thread(target=lambda: (counting_oracle.wait_for("step"), proxy.cut()))
+    cutting.start()
+    assert env.reset(gate=str(tmp_path / "gate")) == "never mind"
+    cutting.join()
+    (tmp_path / "gate").touch()
+    with pytest.raises(SessionLostError, match="does not answer any more"):
+        env.count("1")
+    assert sum("will be masked" in record.message for record in caplog.records) == 1
+    assert env.reset(gate=str(tmp_path / "gate")) == "begun"
+    assert env.count("2") == "count 2"
+
+
 def test_a_reset_in_which_the_environment_fails_is_tried_three_times(
     counting_server: ServerProcess, counting_oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

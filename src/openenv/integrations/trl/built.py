@@ -67,7 +67,9 @@ class BuiltEnv:
                 attempt += 1
                 try:
                     with watched(self._inner, guard):
-                        return shown(self._inner.reset(**arguments))
+                        seen = shown(self._inner.reset(**arguments))
+                    guard.begun()
+                    return seen
                 except LOST_CALL as error:
                     delay = BACKOFF.delay(attempt)
                     if guard.is_final(error) or guard.remaining_s() <= delay:
@@ -76,7 +78,6 @@ class BuiltEnv:
                     time.sleep(delay)
                 guard.again()
         finally:
-            guard.begun()
             guard.episode.env_s += time.monotonic() - began
 
     def _is_masked(self) -> bool:

@@ -123,8 +123,10 @@ class Guard:
         self._pool.revive(self)
 
     def begun(self) -> None:
-        """The reset is over."""
+        """The reset is over. One that hid a loss has begun an episode that is lost."""
         self._deadline = None
+        if self.episode.lost is not None:
+            self.lose(self.episode.lost)
 
     def again(self) -> None:
         """The reset is tried again."""

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openenv.core.exceptions import CapacityError
 from openenv.integrations.trl.built import BuiltEnv
 from openenv.integrations.trl.guard import Client
 
@@ -100,9 +99,6 @@ def inspect_server(
         with ThreadPoolExecutor(min(sessions, 64), thread_name_prefix="openenv-check") as pool:
             resets = list(pool.map(lambda env: _timed(lambda: env.reset(**(row or {}))), envs))
         clients = [client for env in envs for client in env._guard.clients]
-        open_now = sum(client._ws is not None for client in clients)
-        if clients and open_now < len(clients):
-            raise CapacityError(active=open_now, max=open_now, url=clients[0]._shown_url)
         dialect, resumes = _dialect(clients)
         steps = [_timed(lambda env=env: _move(env, tool)) for env in envs[:16]]  # type: ignore[misc]
     finally:
