@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +88,45 @@ def test_a_result_that_is_later_than_the_budget_is_masked(
     assert env.count("after") == "count 1"
     assert counting_oracle.episode_of("after") == "two"
     assert counting_oracle.times("stuck") == 1
+
+
+class Stubborn(GuideCounter):
+    """Tries again what fails, and counts how often it is asked."""
+
+    asked = 0
+
+    def insist(self, gate: str) -> str:
+        """Act, and if that fails act again.
+
+        Args:
+            gate: a file to wait for.
+        """
+        self.asked += 1
+        try:
+            return str(self.client.step({"op": "block", "arg": gate, "mark": "first"}))
+        except Exception:
+            Path(gate).touch()
+        for _ in range(5):
+            with contextlib.suppress(Exception):
+                self.client.step({"mark": "again"}, timeout_s=5.0)
+        return "I gave up"
+
+
+def test_after_a_loss_neither_the_class_nor_the_server_is_asked_again(
+    counting_server: ServerProcess, counting_oracle: Oracle, tmp_path: Any
+) -> None:
+    """The session itself is not lost here: only the one result is."""
+    factory = protect(functools.partial(Stubborn, counting_server.url, step_timeout_s=0.1), late_budget_s=0.2)
+    factory.rewards(guide_reward)
+    env = factory()
+    env.reset()
+    for _ in range(2):
+        with pytest.raises(SessionLostError, match="does not answer any more"):
+            env.insist(str(tmp_path / "gate"))
+    assert env.asked == 1
+    env.reset()
+    assert env.count("last") == "count 1"
+    assert [event.mark for event in counting_oracle.of("step")] == ["first", "last"]
 
 
 def test_a_call_that_was_not_sent_in_time_is_sent_once_the_connection_is_back(
