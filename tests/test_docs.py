@@ -25,6 +25,8 @@ PAGES = [
     ROOT / "docs" / "policy-agent.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "providers.md",
+    ROOT / "docs" / "rubrics.md",
     ROOT / "docs" / "policy-server.md",
     ROOT / "docs" / "trl.md",
 ]
@@ -34,6 +36,7 @@ SERVERS = {
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
+    "scored": "scored_env:app",
 }
 
 FENCE = re.compile(

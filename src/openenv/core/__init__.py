@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ActionValidationError,
         CallTimeoutError,
@@ -210,9 +211,11 @@ __all__ = [
     "WSStateMessage",
     "WSStateResponse",
     "WSStepMessage",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
     "create_llm_client",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",

@@ -38,6 +38,9 @@ class Rubric(ABC):
         object.__setattr__(rubric, "_forward_pre_hooks", [])
         return rubric
 
+    def __init__(self) -> None:
+        return  # there is nothing left to do; a subclass may call it or not
+
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Rubric):
             self._rubric_children[name] = value
