@@ -181,6 +181,22 @@ def test_the_model_is_told_of_mistakes_and_crashes_in_the_words_of_the_environme
     assert env.get_reward() == 1.0
 
 
+def test_a_result_that_cannot_be_taken_is_masked_and_a_call_that_is_too_large_is_refused(
+    counting_server: ServerProcess,
+) -> None:
+    env = counter(counting_server.url, client={"max_message_size_mb": 0.01})
+    env.reset()
+    with pytest.raises(SessionLostError, match="does not answer any more"):
+        env.act("big", 100_000)
+    assert env.get_reward() is None
+    env.reset()
+    with pytest.raises(InvalidActionError) as refused:
+        env.act("echo", "x" * 20_000_000)
+    assert str(refused.value) == "The arguments of this call are too large."
+    assert env.count("1") == "count 1"
+    assert env.get_reward() == 1.0
+
+
 def test_replay_goes_on_in_a_new_session_and_a_different_game_is_masked(
     counting_server: ServerProcess, counting_oracle: Oracle, fault_proxy: Proxied
 ) -> None:

@@ -18,6 +18,8 @@ from openenv.core.env_client import EnvClient
 from openenv.core.exceptions import (
     ActionValidationError,
     InvalidActionError,
+    MessageTooLargeError,
+    OpenEnvError,
     ServerError,
 )
 from openenv.core.sync_client import SyncEnvClient
@@ -184,8 +186,8 @@ class _ToolCall:
         except Exception as late:  # of a bare call under a running loop, made only now; handled below as the tool's own
             ended = error or late
         episode.env_s += time.monotonic() - self._began
-        if isinstance(ended, LOST_CALL) and episode.lost is None:  # of a call that no watcher saw
-            self._guard.lose(ended)
+        if isinstance(ended, OpenEnvError) and not is_for_the_model(ended) and episode.lost is None:
+            self._guard.lose(ended)  # of a call that no watcher saw, or whose result could not be read
         if episode.lost is not None and (ended is None or isinstance(ended, Exception)):
             raise episode.as_told() from None
         if ended is None:
@@ -193,15 +195,24 @@ class _ToolCall:
         elif episode.refused_over and isinstance(ended, Exception):
             self.result = over(episode.final)
             return True
-        elif isinstance(ended, ServerError):
+        elif isinstance(ended, OpenEnvError):
             raise in_words(ended) from ended
         elif error is None:
             raise ended
         return False
 
 
-def in_words(error: ServerError) -> ServerError:
+def is_for_the_model(error: OpenEnvError) -> bool:
+    """Whether the environment refused or failed a move, or the move was too large; all else is the machinery's."""
+    if isinstance(error, MessageTooLargeError):
+        return error.direction == "sent" and not error.session_lost
+    return isinstance(error, ServerError)
+
+
+def in_words(error: OpenEnvError) -> ServerError:
     """What the model is told of a move that failed: the environment's words, nothing of codes and sessions."""
+    if not isinstance(error, ServerError):
+        return InvalidActionError("The arguments of this call are too large.")
     words = error.message or str(error)
     if isinstance(error, ActionValidationError | InvalidActionError):
         return InvalidActionError(words)
