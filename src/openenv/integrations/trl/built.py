@@ -75,7 +75,7 @@ class BuiltEnv:
                 except LOST_CALL as error:
                     delay = BACKOFF.delay(attempt)
                     if guard.is_final(error) or guard.remaining_s() <= delay:
-                        raise guard.episode.lost or error
+                        raise (guard.episode.lost or error) from error.__cause__
                     logger.warning("%s: a reset fails, and is tried again: %s", guard.name, error)
                     time.sleep(delay)
                 guard.again()
