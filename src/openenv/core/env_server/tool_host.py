@@ -38,7 +38,7 @@ from mcp import McpError
 from mcp import types as mcp_types
 
 from openenv.core.env_server.mcp_types import RESERVED_TOOL_NAMES, ToolErrorType
-from openenv.core.env_server.runner import EnvThread
+from openenv.core.env_server.runner import EnvThread, watched
 from openenv.core.env_server.tool_threads import Bench, background_loop
 from openenv.core.env_server.tools import ToolFailed
 from openenv.core.wire.json_codec import non_finite_path
@@ -80,6 +80,7 @@ class ToolHost:
         server: its FastMCP server.
         timeout_s: tells how many seconds a call may take that does not bring its own limit; None for any.
         mode: tells which of the tools of one mode are there, those of ``production`` or of ``simulation``.
+        exposes: tells whether callers may see what a tool raised; if not, only the log has it.
 
     Attributes:
         client: the client whose session is kept open; None after `close`.
@@ -87,19 +88,25 @@ class ToolHost:
     """
 
     def __init__(
-        self, server: FastMCP[Any], timeout_s: Callable[[], float | None], mode: Callable[[], str | None]
+        self,
+        server: FastMCP[Any],
+        *,
+        timeout_s: Callable[[], float | None],
+        mode: Callable[[], str | None],
+        exposes: Callable[[], bool],
     ) -> None:
         self.server = server
         self.client: Client[Any] | None = Client(server)
         self.mode_tools: dict[str, dict[str, FastTool]] = {}
         self._timeout_s = timeout_s
         self._mode = mode
+        self.exposes = exposes
         self._thread: EnvThread | None = None
         self._own_thread = False
         self._home: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, _InnerSession] = {}
         self._calls: dict[str, _Call] = {}
-        self._moved: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._placed: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._numbers = itertools.count(1)
         _install(server)
 
@@ -233,12 +240,10 @@ class ToolHost:
 
     def placed(self, tool: FunctionTool) -> FunctionTool:
         """The tool, made to run on the environment's thread if it does not await."""
-        if _awaits(tool.fn):
-            return tool
-        moved = self._moved.get(tool.fn)
-        if moved is None:  # one for each function, for FastMCP caches what it knows of a function
-            moved = self._moved[tool.fn] = _moved(tool.fn)
-        return tool.model_copy(update={"fn": moved, "run_in_thread": False})
+        placed = self._placed.get(tool.fn)
+        if placed is None:  # one for each function, for FastMCP caches what it knows of a function
+            placed = self._placed[tool.fn] = _on_loop(tool.fn) if _awaits(tool.fn) else _moved(tool.fn)
+        return tool.model_copy(update={"fn": placed, "run_in_thread": False})
 
     # ------------------------------------------------------------ tools of one mode
 
@@ -337,6 +342,8 @@ async def _run(call: _Call, context: MiddlewareContext[Any], call_next: CallNext
             return result
     except BaseException as raised:  # raised on: only noted, for whoever asks what it was
         call.failure = raised
+        if isinstance(raised, ToolError) and raised.__cause__ is not None and not call.host.exposes():
+            raise ToolError(f"Error calling tool '{call.name}': the server's log has it") from raised
         raise
     if call.timeout_s is not None and anyio.current_time() >= call.scope.deadline:
         call.failure = ToolFailed(
@@ -460,6 +467,18 @@ def _moved(fn: Callable[..., Any]) -> Callable[..., Any]:
         return await value if inspect.isawaitable(value) else value
 
     return moved
+
+
+def _on_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, named in the log where it holds up the event loop."""
+    if inspect.isasyncgenfunction(fn):
+        return fn
+
+    @functools.wraps(fn)
+    async def on_loop(*args: Any, **kwargs: Any) -> Any:
+        return await watched(fn(*args, **kwargs), f"the tool {getattr(fn, '__name__', '')}")
+
+    return on_loop
 
 
 def _awaits(fn: Any) -> bool:
