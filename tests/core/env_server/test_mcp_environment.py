@@ -153,6 +153,22 @@ async def test_an_async_tool_past_its_time_is_cancelled(env: ToolsEnv) -> None:
     assert [one["event"] for one in env.log.events] == ["init", "wait", "cancelled"]
 
 
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_tool_may_have_a_time_limit_of_its_own(env: ToolsEnv, blocks: bool) -> None:
+    @env.mcp_server.tool(timeout=0.02, name="limited")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    def blocked() -> None:
+        env.gate.wait(30)
+
+    if blocks:
+        env.mcp_server.tool(blocked, timeout=0.02, name="limited")
+    seen = await call_async(env, "limited")
+    assert seen.error is not None
+    assert seen.error.error_type is ToolErrorType.TIMEOUT
+
+
 async def test_a_sync_tool_past_its_time_goes_on_and_the_next_call_waits_for_it(env: ToolsEnv) -> None:
     seen = await call_async(env, "wait", timeout_s=0.05)
     assert seen.error is not None
