@@ -23,6 +23,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "mcp.md",
     ROOT / "docs" / "testing.md",
 ]
 ADDRESS = "http://localhost:8000"
@@ -31,6 +32,7 @@ SERVERS = {
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
+    "stock": "stock_env:app",
 }
 
 FENCE = re.compile(
