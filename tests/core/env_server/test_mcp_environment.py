@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -352,6 +354,20 @@ async def test_an_override_of_step_is_called(base: type[ToolsEnv], reward: float
     assert call(env, tool).reward == reward
     assert (await env.step_async(Action())).reward == reward
     env.close()
+
+
+def test_closed_environments_are_let_go() -> None:
+    cls = fresh_tools()
+    made = []
+    for _ in range(50):
+        env = cls()
+        assert call(env, "inc").error is None
+        assert call(env, "inc_async").error is None
+        env.close()
+        made.append(weakref.ref(env))
+        del env
+    gc.collect()
+    assert sum(ref() is not None for ref in made) <= 20
 
 
 def test_one_server_for_several_environments() -> None:

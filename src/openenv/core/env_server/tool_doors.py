@@ -11,11 +11,15 @@ import contextvars
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import anyio
+import fastmcp.server.dependencies
+import fastmcp.tools.function_tool
+import fastmcp.utilities.types
 from fastmcp import FastMCP
 from fastmcp.exceptions import ToolError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -40,6 +44,7 @@ __all__ = [
     "current_bench",
     "current_gate",
     "current_host",
+    "forget_closed",
     "install",
     "moved_to_thread",
     "run_in_time",
@@ -219,3 +224,36 @@ def awaits(fn: Any) -> bool:
     while isinstance(fn, functools.partial):
         fn = fn.func
     return inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+
+
+# ---------------------------------------------------------------- what FastMCP remembers
+
+_FORGET_AFTER_S = 1.0
+_FORGET_AFTER_CLOSED = 16
+_forgetting = threading.Lock()
+_forgotten_at = 0.0
+_closed = 0
+
+
+def forget_closed() -> None:
+    """An environment was closed: let go of it.
+
+    FastMCP keeps what it knows of the last 5000 functions, and a tool that is a closure keeps its environment alive
+    with it. One function cannot be taken out of its caches, so they are emptied: at once, or in a burst after 16.
+    Tools in use are looked at again, which takes a millisecond each.
+    """
+    global _forgotten_at, _closed
+    with _forgetting:
+        _closed += 1
+        now = time.monotonic()
+        if _closed < _FORGET_AFTER_CLOSED and now - _forgotten_at < _FORGET_AFTER_S:
+            return
+        _forgotten_at, _closed = now, 0
+    for module, name in (
+        (fastmcp.utilities.types, "get_cached_typeadapter"),
+        (fastmcp.server.dependencies, "without_injected_parameters"),
+        (fastmcp.tools.function_tool, "_wrap_body_errors"),
+    ):
+        clear = getattr(getattr(module, name, None), "cache_clear", None)
+        if clear is not None:  # another version may remember in another way
+            clear()

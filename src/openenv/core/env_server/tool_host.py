@@ -42,6 +42,7 @@ from openenv.core.env_server.tool_doors import (
     current_bench,
     current_gate,
     current_host,
+    forget_closed,
     install,
     moved_to_thread,
     run_in_time,
@@ -259,8 +260,10 @@ class ToolHost:
         for inner in self._sessions.values():
             inner.close()
         self._sessions.clear()
+        self._placed.clear()
         if self._own_thread and self._thread is not None:
             self._thread.stop()
+        forget_closed()
 
 
 class _InnerSession:
