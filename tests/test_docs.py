@@ -24,6 +24,7 @@ PAGES = [
     ROOT / "docs" / "guide.md",
     ROOT / "docs" / "policy-agent.md",
     ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "mcp.md",
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "providers.md",
     ROOT / "docs" / "rubrics.md",
@@ -37,6 +38,7 @@ SERVERS = {
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
     "scored": "scored_env:app",
+    "stock": "stock_env:app",
 }
 
 FENCE = re.compile(

@@ -143,10 +143,11 @@ class HTTPEnvServer:
         self.v1 = V1Server(self.sessions, self.reader, options, self.concurrency_config.session_timeout)
 
     def _look_at(self, env: Any) -> None:
-        """See whether a new environment may be served, and tell one with tools in which mode."""
+        """See whether a new environment may be served, and tell one with tools how."""
         self._check(env, type(env).__name__)
-        if getattr(type(env), "mcp_call", None) is not None and env._mode is None:
-            env._mode = self.mode.value
+        if hasattr(type(env), "mcp_call"):
+            env._mode = env._mode or self.mode.value
+            env._expose_errors = self.sessions.setup.expose_errors
 
     def _check(self, env: object, name: str) -> None:
         """Refuse several sessions of a class that allows one; an instance tells where a factory hides its class."""

@@ -29,7 +29,8 @@ from starlette.types import Receive, Scope, Send
 
 from openenv.core.env_server.runner import Crash, EnvRunner
 from openenv.core.env_server.sessions import EndReason, Session
-from openenv.core.env_server.tool_host import Gate, ToolHost
+from openenv.core.env_server.tool_doors import Gate
+from openenv.core.env_server.tool_host import ToolHost
 from openenv.core.exceptions import SessionCreationError
 
 __all__ = ["Events", "StreamSession"]
