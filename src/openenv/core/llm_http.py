@@ -134,7 +134,7 @@ def _pause(attempt: int, asked: str | None) -> float:
     """Seconds to wait before the next attempt: what the service asked for, within bounds, else backoff with jitter."""
     with contextlib.suppress(TypeError, ValueError):
         return min(max(float(asked or ""), 0.0), LONGEST_PAUSE_S)
-    return min(0.5 * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+    return min(0.5 * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.SystemRandom().uniform(0.5, 1.0)
 
 
 @functools.cache
