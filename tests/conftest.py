@@ -17,3 +17,5 @@ settings.load_profile("openenv")
 # A run that a shell has put into the background ignores Ctrl-C, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+collect_ignore = ["trl"]  # needs torch: `make test-trl`

@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs" / "providers.md",
     ROOT / "docs" / "rubrics.md",
     ROOT / "docs" / "policy-server.md",
+    ROOT / "docs" / "trl.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {

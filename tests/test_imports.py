@@ -109,7 +109,6 @@ NOT_YET = {"openenv": "AutoEnv AutoAction"}
 NOT_YET_MODULES = [
     "openenv.auto",
     "openenv.core.evals",
-    "openenv.core.harness.capture",
     "openenv.core.harness.collect",
 ]
 

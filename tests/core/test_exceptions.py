@@ -52,14 +52,14 @@ BUILTINS = {
     "ActionValidationError": (RuntimeError, TypeError),
     "InvalidActionError": RuntimeError,
     "EnvironmentFactoryError": RuntimeError,
-    "ProviderError": RuntimeError,
-    "ProviderTimeoutError": (RuntimeError, TimeoutError),
-    "LLMError": RuntimeError,
     "ConnectionReplaced": ConnectionError,
     "ServerStopped": ConnectionError,
     "PolicyUsageError": ValueError,
     "PolicyProtocolError": ValueError,
     "ReuseError": ValueError,
+    "ProviderError": RuntimeError,
+    "ProviderTimeoutError": (RuntimeError, TimeoutError),
+    "LLMError": RuntimeError,
 }
 
 

@@ -39,6 +39,7 @@ from openenv.core.startup import ProvidedServer, StartHandle
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
 from openenv.core.transport.io_thread import IoThread
+from openenv.core.watching import CallWatcher, watcher_of_new_clients
 from openenv.core.wire.array_values import installed
 from openenv.core.wire.messages import CallKind, Reply, request
 from openenv.core.wire.v1 import SUBPROTOCOL
@@ -226,6 +227,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._server = None if provider is None else ProvidedServer(provider, base_url)
         self._features = enabled_features(os.environ, resume=resume, msgpack=installed())
         self._hooks = (on_resumed, on_session_lost, on_queued)
+        self._watcher: CallWatcher | None = watcher_of_new_clients.get()
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
         self._dialer = Dialer(
             self._address,
@@ -525,7 +527,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(op, message)
         return {"type": reply.kind, "data": reply.data}
 
-    async def _call(
+    async def _call(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        if self._watcher is not None:
+            return await self._watcher.call(self, op, frame, options)
+        return await self._exchange(op, frame, **options)
+
+    async def _exchange(
         self,
         op: Op,
         frame: Mapping[str, Any] | None = None,

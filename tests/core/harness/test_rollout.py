@@ -398,7 +398,7 @@ def test_a_reward_that_the_environment_did_not_give_is_refused() -> None:
 # ----------------------------------------------------------------------------- what is not here
 
 
-@pytest.mark.parametrize("name", ["HarnessEnvironment", "HarnessConfig", "TrainingTrace", "events_to_metadata"])
+@pytest.mark.parametrize("name", ["HarnessEnvironment", "HarnessConfig", "events_to_metadata"])
 def test_names_of_other_layers_say_that_they_are_not_here(name: str) -> None:
     with pytest.raises(ImportError, match=f"{name} is not part of this package: it"):
         exec(f"from openenv.core.harness import {name}")

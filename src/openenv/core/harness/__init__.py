@@ -1,7 +1,8 @@
 """Rollouts played by a harness: a loop of model and tools around a session of an environment.
 
-Here is the layer for trainers: sessions, the plain loop of tool calling, TRL's ``rollout_func``. The layer that runs an
-agent inside an environment's container, and the capture of its model calls, are not part of this package.
+Here is the layer for trainers: sessions, the plain loop of tool calling, TRL's ``rollout_func``, and the form in which
+a session hands over the model calls of an agent of its own. The layer that runs such an agent inside an environment's
+container, and records its calls, is not part of this package.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         StepEnvSessionAdapter,
         TrainableSession,
     )
+    from openenv.core.harness.training import TrainingTrace, TrainingTurn
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -59,12 +61,13 @@ __all__ = [
     "ToolTraceEntry",
     "TraceEntry",
     "TrainableSession",
+    "TrainingTrace",
+    "TrainingTurn",
     "VerifyResult",
     "build_harness_rollout_func",
 ]
 
 _AGENT_LAYER = "it runs no agent inside an environment's container; play rollouts with MCPHarnessAdapter instead"
-_CAPTURE = "it does not capture an agent's model calls; ModelStepResult carries the tokens of a white-box rollout"
 _ELSEWHERE = {
     "AgenticHarnessAdapter": _AGENT_LAYER,
     "HarnessAction": _AGENT_LAYER,
@@ -81,8 +84,6 @@ _ELSEWHERE = {
     "HarnessStartupError": _AGENT_LAYER,
     "HarnessTransport": _AGENT_LAYER,
     "HarnessTurnTimeoutError": _AGENT_LAYER,
-    "TrainingTrace": _CAPTURE,
-    "TrainingTurn": _CAPTURE,
     "build_bridge_server": _AGENT_LAYER,
     "events_to_metadata": _AGENT_LAYER,
     "resolve_tool_conflicts": _AGENT_LAYER,
@@ -91,7 +92,10 @@ _ELSEWHERE = {
 if not TYPE_CHECKING:  # a type checker would take any name for granted
     __getattr__, __dir__ = lazy_exports(
         __name__,
-        dict.fromkeys((*__all__, "_resolve_env_reward"), "openenv.core.harness.rollout"),
-        submodules=("results", "rollout", "session_bridge", "sessions"),
+        {
+            **dict.fromkeys((*__all__, "_resolve_env_reward"), "openenv.core.harness.rollout"),
+            **dict.fromkeys(("TrainingTrace", "TrainingTurn"), "openenv.core.harness.training"),
+        },
+        submodules=("capture", "results", "rollout", "session_bridge", "sessions", "training"),
         out_of_scope=_ELSEWHERE,
     )
