@@ -1,9 +1,9 @@
 """Who needs an action chunk, who runs which step of one, and what is to be told of it. Pure: no envs, no network.
 
-A chunk is fed back when it has been run to its end (or as far as ``replan_steps`` says), when its episode ended, or when
-it was cut short. Messages alternate: after an action exactly one feedback is due, after a feedback exactly one infer
-[4], so that what came of a chunk may have to wait for other envs to ask. Where envs ask while a feedback is due and
-nothing has ended, a chunk that has begun is cut short, which any client may do [5.3].
+A chunk is fed back when it has been run to its end (or as far as ``replan_steps`` says), when its episode ended, or
+when it was cut short. Messages alternate: after an action exactly one feedback is due, after a feedback exactly one
+infer [4], so that what came of a chunk may have to wait for other envs to ask. Where envs ask while a feedback is due
+and nothing has ended, a chunk that has begun is cut short, which any client may do [5.3].
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From Gymnasium's spaces to what crosses the policy link: observations to images, states and text, chunks to actions."""
+"""From Gymnasium's spaces to what crosses the policy link: observations to images, states, text; chunks to actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +18,8 @@ class ObservationMap:
     """Maps batched observations of a space to ``images``, ``states`` and ``text``.
 
     A uint8 Box ``[h, w]`` or ``[h, w, 1 to 4]`` is an image; any other Box is a state, flattened, float32 or float64.
-    Discrete is one-hot; MultiBinary and MultiDiscrete are states; Text is text. The parts of a Dict or Tuple are named by
-    their path, as ``camera.left``; a space alone is called ``obs``.
+    Discrete is one-hot; MultiBinary and MultiDiscrete are states; Text is text. The parts of a Dict or Tuple are named
+    by their path, as ``camera.left``; a space alone is called ``obs``.
 
     Args:
         space: of one env, not batched.
@@ -82,7 +82,8 @@ def _one_hot(count: int, start: int) -> Callable[[Any], Array]:
         values = np.asarray(rows).reshape(-1) - start
         if count > MAX_ONE_HOT:
             return values[:, None].astype(np.float32)
-        return np.eye(count, dtype=np.float32)[values]
+        hot: Array = np.eye(count, dtype=np.float32)[values]
+        return hot
 
     return convert
 
@@ -90,8 +91,8 @@ def _one_hot(count: int, start: int) -> Callable[[Any], Array]:
 class ActionMap:
     """Maps one step of chunks ``[n, *da]`` to actions of a space.
 
-    A Box takes its own shape, or any of the same size; Discrete takes an index, or a value for each choice, of which the
-    largest is taken; MultiBinary and MultiDiscrete take their own size.
+    A Box takes its own shape, or any of the same size; Discrete takes an index, or a value for each choice, of which
+    the largest is taken; MultiBinary and MultiDiscrete take their own size.
 
     Args:
         space: of one env, not batched.
@@ -131,10 +132,6 @@ class ActionMap:
                 raise ValueError(f"the server chose {chosen.tolist()}, and the env's action space is {self._space}")
             return chosen
         if flat.shape[1] == count:
-            return np.argmax(flat, axis=1) + start
-        raise ValueError(f"the server's actions have {flat.shape[1]} values, and the env's action space is {self._space}")
-
-
-def is_observation(value: object) -> bool:
-    """Whether a value already has the form of the link."""
-    return isinstance(value, Mapping) and set(value) <= {"images", "states", "text"}
+            best: Array = np.argmax(flat, axis=1) + start
+            return best
+        raise ValueError(f"the server's actions have {flat.shape[1]} values, and the space is {self._space}")
