@@ -121,7 +121,7 @@ def test_envs_that_end_at_different_times(
     assert sum(by_env.values()) in range(stats.episodes - count, stats.episodes + 1)
     assert all(one.reward == one.steps == 3 + one.env % 5 for one in ended)
     assert all(one.success and one.terminated == (one.env % 2 == 0) for one in ended)
-    assert stats.reused > 0
+    assert stats.reused > 0 or count < 3 or replan_steps is None
     assert set(stats.summary()) >= {"mean_reward", "reuse_share", "infer_s", "env_s", "feedback_s"}
 
 

@@ -82,6 +82,7 @@ class Rollout:
         self._held: list[_Ended] = []
         self._actions: Array | None = None
         self._begun = False
+        self._reused_before = agent.reused_observations
 
     def run(self, *, episodes: int | None = None, steps: int | None = None) -> RolloutStats:
         """Go on until the server stops the run, or as long as is asked for.
@@ -126,8 +127,8 @@ class Rollout:
         self.stats.vector_steps += 1
         self.stats.env_steps += self._source.num_envs - sum(not env.ready for env in self._plan.envs)
         self._settle(step)
+        self.stats.reused = self._agent.reused_observations - self._reused_before
         if self._on_progress is not None:
-            self.stats.reused = self._agent.reused_observations
             self._on_progress(self.stats)
         return None
 
@@ -153,6 +154,7 @@ class Rollout:
                     self._feed_back()
             if void:
                 self._agent.replace(f"env {void[0]} lost its session before a step of its chunk was run")
+                self._void()  # the next infer() tells it, too
         except ConnectionReplaced as replaced:
             self._drop(replaced)
         finally:  # whatever became of the feedback, an episode that is over must begin anew
@@ -219,6 +221,7 @@ class Rollout:
     def _ask(self, envs: list[int]) -> None:
         ids = [self._plan.envs[env].step_id for env in envs]
         observation = self._source.observe(envs)
+        self._agent.retire(index for index, env in enumerate(self._plan.envs) if not env.ready)  # until they ask
         with self._timed("infer"):
             action = self._agent.infer(observation, envs, ids)
         self.stats.inferred += len(envs)
@@ -243,6 +246,9 @@ class Rollout:
     def _drop(self, replaced: ConnectionReplaced) -> None:
         logger.info("all chunks are void: %s", replaced)
         self.stats.replaced += 1
+        self._void()
+
+    def _void(self) -> None:
         self._held.clear()
         self._plan.drop()
 
