@@ -111,6 +111,16 @@ class WebSocketEnvClientAgent(AgentBase[Transport]):
         message = make_feedback(observation, env_indices, step_ids, rewards, terminated, truncated, info)
         self._run(self._exchange.feedback(message))
 
+    def replace(self, why: str) -> None:
+        """Leave the connection on purpose, because an environment cannot keep to what the server expects of it.
+
+        Every chunk is void, as after a loss: the next `infer` or `feedback` raises `ConnectionReplaced` once.
+
+        Args:
+            why: for the log and for the error.
+        """
+        self._run(self._exchange.replace(why))
+
     def close(self) -> None:
         """Say goodbye (close code 1000). Takes about a second at most; further calls raise `SessionClosedError`."""
         self._run(self._exchange.close())

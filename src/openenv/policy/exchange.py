@@ -146,6 +146,13 @@ class Exchange:
                 self._fed_back.remember(feedback)
             _finish(self.machine.sent())
 
+    def replace(self, why: str) -> Script[None]:
+        """Leave the connection, and every chunk that it brought; the next call tells that by `ConnectionReplaced`."""
+        with self._call():
+            yield lambda io: io.close()
+            if self.machine.state is not LinkState.CLOSED:
+                self._dropped(Ending(detail=why))
+
     def close(self) -> Script[None]:
         """End the connection with a close frame. A call under way in another thread ends with an error."""
         self.machine.close()
