@@ -126,10 +126,11 @@ class WebSocketConnector:
                 logger=_log,
             )
         except (TimeoutError, OSError, WebSocketException, EOFError, ValueError) as error:
-            raise DialError(self._failure(error)) from error
+            raise DialError(self.failure(error)) from error
         return WebSocketTransport(connection, limit)
 
-    def _failure(self, error: Exception) -> DialFailure:
+    def failure(self, error: Exception) -> DialFailure:
+        """What an error of a handshake means for whoever dials."""
         status = error.response.status_code if isinstance(error, InvalidStatus) else None
         retryable = status in RETRYABLE_STATUS if status is not None else may_pass(error)
         reason = reason_of(error, status)
