@@ -26,6 +26,8 @@ LARGEST_BYTES = 1 << 30
 """Past this size a header is not taken at its word: the memory grows with what comes."""
 BLOCK_BYTES = 256 * 1024
 """Masked at a time: it stays in the cache, and is allocated once. A multiple of 8."""
+OWN_PIECE_BYTES = 16 * 1024
+"""Smaller parts of a message are copied together."""
 
 _BINARY, _MASKED, _LENGTH_16, _LENGTH_64 = 0x82, 0x80, 126, 127
 _HEADER_BYTES = 2 + 8 + 4
@@ -53,11 +55,16 @@ def mask_in_place(data: np.ndarray[Any, Any], key: bytes) -> None:
         data: uint8 ``[n]``, writable, contiguous.
         key: of 4 bytes, for the first byte of ``data``.
     """
-    whole = len(data) & ~7
-    words = data[:whole].view(np.uint64)
-    np.bitwise_xor(words, np.frombuffer(key * 2, np.uint64)[0], out=words)
-    rest = data[whole:]
-    np.bitwise_xor(rest, np.frombuffer(key * 2, np.uint8)[: len(rest)], out=rest)
+    _mask(data, key, data)
+
+
+def _mask(source: np.ndarray[Any, Any], key: bytes, into: np.ndarray[Any, Any]) -> None:
+    whole = len(source) & ~7
+    word = np.frombuffer(key * 2, np.uint64)[0]
+    np.bitwise_xor(source[:whole].view(np.uint64), word, out=into[:whole].view(np.uint64))
+    if whole < len(source):
+        rest = np.frombuffer(key * 2, np.uint8)[: len(source) - whole]
+        np.bitwise_xor(source[whole:], rest, out=into[whole:])
 
 
 class FrameMasker:
@@ -67,7 +74,7 @@ class FrameMasker:
         self._block = np.empty(BLOCK_BYTES, np.uint8)
         self._view = self._block.data
 
-    def frame(self, parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    def frame(self, parts: Sequence[Buffer]) -> Iterator[memoryview]:
         """One binary message as a frame of a client.
 
         Args:
@@ -78,24 +85,39 @@ class FrameMasker:
         """
         key = os.urandom(4)  # unpredictable to whoever chose the payload (RFC 6455, 10.3)
         header = frame_header(sum(len(part) for part in parts), key)
-        filled, lead = len(header), -len(header) % 8  # the payload is aligned, the header stands before it
-        self._view[lead : lead + filled] = header
-        start = lead
-        payload = end = lead + filled
+        small: list[Buffer] = []
+        held = at = 0
         for part in parts:
-            view = memoryview(part).cast("B")
-            taken = 0
-            while taken < len(view):
-                size = min(len(view) - taken, BLOCK_BYTES - end)
-                self._view[end : end + size] = view[taken : taken + size]
-                taken, end = taken + size, end + size
-                if end == BLOCK_BYTES:
-                    mask_in_place(self._block[payload:end], key)
-                    yield self._view[start:end]
-                    start = payload = end = 0
-        if end > start:
-            mask_in_place(self._block[payload:end], key)
-            yield self._view[start:end]
+            if len(part) < OWN_PIECE_BYTES and held + len(part) <= BLOCK_BYTES // 2:
+                small.append(part)
+                held += len(part)
+                continue
+            yield from self._pieces(header, small, memoryview(part).cast("B"), key[at % 4 :] + key[: at % 4])
+            at += held + len(part)
+            header, small, held = b"", [], 0
+        if small or header:
+            yield from self._pieces(header, small, memoryview(b""), key[at % 4 :] + key[: at % 4])
+
+    def _pieces(self, header: bytes, small: list[Buffer], large: memoryview, key: bytes) -> Iterator[memoryview]:
+        """Small parts are copied to where the large one, which is masked on its way into the block, is aligned."""
+        size = sum(len(part) for part in small)
+        start = -(len(header) + size) % 8
+        end = start + len(header)
+        self._view[start:end] = header
+        for part in small:
+            self._view[end : end + len(part)] = part
+            end += len(part)
+        mask_in_place(self._block[end - size : end], key)
+        key = key[size % 4 :] + key[: size % 4]
+        source = np.frombuffer(large, np.uint8) if large else self._block[:0]
+        while True:
+            piece = source[: BLOCK_BYTES - end]
+            _mask(piece, key, self._block[end : end + len(piece)])
+            yield self._view[start : end + len(piece)]
+            source = source[len(piece) :]
+            if not len(source):
+                return
+            start = end = 0
 
 
 class FrameSplitter:

@@ -98,7 +98,7 @@ class SocketLink:
             self._in_frame = True
             try:
                 for piece in self._masker.frame(parts):
-                    self._write(memoryview(piece), until)
+                    self._write(piece, until)
             except BaseException:
                 self.abort()  # what follows half a frame would be read as its rest
                 raise
