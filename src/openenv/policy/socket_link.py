@@ -82,6 +82,8 @@ class SocketLink:
         self._read(self._splitter.feed(rest))
         self._keeper = Keeper.shared()
         self._keeper.add(self)
+        self._busy.acquire()
+        self._release()
 
     def fileno(self) -> int:
         """The socket's."""
