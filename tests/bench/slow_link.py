@@ -1,4 +1,4 @@
-"""A TCP proxy that lets bytes pass at a given rate and with a given delay: ``python -m bench.slow_link PORT RATE DELAY``.
+"""A TCP proxy with a given rate and delay: ``python -m bench.slow_link PORT RATE DELAY``.
 
 It prints its port. For each line that it reads it prints the bytes that have passed to the server and back.
 """

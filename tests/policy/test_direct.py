@@ -17,7 +17,7 @@ from websockets.sync.server import serve
 
 from openenv.core.exceptions import ForkedClientError
 from openenv.core.transport.base import DialError, TransportClosed
-from openenv.policy import WebSocketEnvClientAgent, direct, keeper
+from openenv.policy import WebSocketEnvClientAgent, direct, keeper, socket_link
 from openenv.policy.direct import DirectTransport
 from openenv.policy.framing import LARGE_BYTES
 from openenv.policy.transport import IoThreadTransport, connector_for
@@ -220,11 +220,12 @@ def test_a_server_that_closes_in_the_middle_of_a_large_frame_says_why(pair: Pair
     assert (caught.value.drop.code, caught.value.drop.reason) == (1009, "too big")
 
 
-def test_close_says_goodbye_and_waits_for_the_answer(pair: Pair) -> None:
+def test_close_says_goodbye_and_waits_for_the_answer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_link, "CLOSE_TIMEOUT_S", SOON)
     done = apart(pair.here.close)
     assert pair.there.closed_with() == (1000, "")
     pair.there.frame(Opcode.CLOSE, Close(1000, "").serialize())
-    done.result(SOON)
+    done.result(SOON / 2)
     assert pair.there.read() is None
 
 

@@ -224,9 +224,11 @@ class SocketLink:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
             self._poll.unregister(self._wake)
-            while self._protocol.close_rcvd is None and not self._is_over():
+            while True:
                 self._messages.clear()
                 self._pump()
+                if self._protocol.close_rcvd is not None or self._is_over():
+                    return
                 self._wait(POLLIN, until, None)
         except (OSError, TransportClosed):  # a timeout too
             pass  # the peer is gone or does not answer: nothing is left to say
