@@ -18,17 +18,19 @@ WORKERS ?= 4
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
+BENCH_ROUNDS ?= 8
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer trl demo test test-trl faults soak lint format clean
+.PHONY: help venv peer trl demo test test-trl faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
 	@echo "make test    lint, then all tests (PYTEST_ARGS='-k name' for some of them)"
 	@echo "make faults  only the fault suite; its report by guarantee goes to build/faults.md and .json"
 	@echo "make soak    half an hour of random faults (SOAK_MINUTES, SOAK_CYCLES, SOAK_SEED); its report goes to build/soak.md and .json"
+	@echo "make bench-policy  the speed of the policy link against the usual way; its report goes to build/bench-policy.md, .json and .png"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
@@ -108,6 +110,10 @@ faults: $(STAMP) $(PEER_STAMP)
 soak: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m soak.run --cycles $(SOAK_CYCLES) --minutes $(SOAK_MINUTES) \
 		--report build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED))
+
+# Two minutes on two quiet cores. BENCH_ROUNDS: more of them for steadier numbers.
+bench-policy: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m bench.run --rounds $(BENCH_ROUNDS) --report build/bench-policy
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

@@ -47,7 +47,8 @@ class Client:
     """Exchanges infer, action and feedback with a server."""
 
     def __init__(self, url: str) -> None:
-        self._socket = connect(url, compression=None, max_size=None)
+        self._connected = connect(url, compression=None, max_size=None)
+        self._socket = self._connected.__enter__()
         unpack(self._socket.recv())
 
     def exchange(self, observation: Mapping[str, Any], envs: np.ndarray[Any, Any]) -> Any:
@@ -71,7 +72,7 @@ class Client:
         return answer["data"]["action"]
 
     def close(self) -> None:
-        self._socket.close()
+        self._connected.__exit__(None, None, None)
 
 
 async def serving(told: Any) -> None:

@@ -52,7 +52,12 @@ class Ours:
 def process(*command: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A Python module in a process of its own, that prints its port."""
     child = subprocess.Popen(
-        [sys.executable, "-m", *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-m", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     try:
         assert child.stdout is not None
