@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -237,6 +238,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
         __name__,
         {
             **dict.fromkeys(_server_names, "openenv.core.env_server"),
+            "MCPEnvironment": "openenv.core.env_server",  # needs an extra: in no `import *`
             **{name: module for module, names in _MODULES.items() for name in names},
         },
         submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),

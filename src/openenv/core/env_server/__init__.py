@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -209,6 +210,7 @@ _MODULES = {
         "WSStateResponse",
         "WSStepMessage",
     ),
+    "openenv.core.env_server.mcp_environment": ("MCPEnvironment",),  # needs an extra: in no `import *`
     "openenv.core.env_server.v1_options": ("V1Options",),
     "openenv.core.exceptions": (
         "ConcurrencyConfigurationError",
@@ -230,6 +232,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
             "exceptions",
             "http_server",
             "interfaces",
+            "mcp_environment",
             "mcp_types",
             "route_config",
             "serialization",

@@ -31,10 +31,6 @@ class FrameSocket:
         self._socket = socket
         self._ahead: deque[Frame | None] = deque()
 
-    def query(self, name: str) -> str | None:
-        """A parameter of the address that was dialled, if it has one of this name."""
-        return self._socket.query_params.get(name)
-
     async def accept(self, subprotocol: str | None = None) -> None:
         """Accept the handshake.
 

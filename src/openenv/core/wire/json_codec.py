@@ -20,7 +20,16 @@ from typing import Any
 
 import pydantic  # whose names load when they are first used; importing a client must stay cheap
 
-__all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
+__all__ = [
+    "MAX_DEPTH",
+    "MalformedFrame",
+    "UnencodableValue",
+    "decode",
+    "dump_model",
+    "encode",
+    "non_finite_path",
+    "parse_json",
+]
 
 MAX_DEPTH = 200
 """Deepest nesting of arrays and objects accepted in a received frame."""
@@ -120,6 +129,17 @@ def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) ->
             _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
     _keep_non_finite(dumped, model)
     return dumped
+
+
+def non_finite_path(value: Any) -> str | None:
+    """Where a value of lists and dicts holds a float that is NaN or infinite; None if nowhere."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    for step, part in _parts(value):
+        path = non_finite_path(part)
+        if path is not None:
+            return _join(step, path)
+    return None
 
 
 def _members(model: pydantic.BaseModel) -> Iterator[tuple[str, Any]]:
