@@ -6,7 +6,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
+TRL := .trl
+TRL_STAMP := $(TRL)/.ready
+TRL_OLDEST := .trl-oldest
+TRL_OLDEST_STAMP := $(TRL_OLDEST)/.ready
+TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+ENVS := echo_env probe_env sudoku_env
+# The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
+WORKERS ?= 4
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -14,7 +22,7 @@ SOAK_SEED ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer demo test faults soak lint format clean
+.PHONY: help venv peer trl demo test test-trl faults soak lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -25,12 +33,14 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
 	@echo "make peer    only the set-up of $(PEER): the real openenv 0.10.0, which the tests talk to"
-	@echo "make clean   remove $(VENV), $(PEER) and all caches"
+	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
+	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
+	@echo "make clean   remove $(VENV), $(PEER), $(TRL), $(TRL_OLDEST) and all caches"
 
 venv: $(STAMP)
 
 # Some systems ship Python without ensurepip: then the pip outside fills the environment.
-$(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
+$(STAMP): pyproject.toml $(ENVS:%=envs/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV): a minute on first use."
@@ -41,7 +51,7 @@ $(STAMP): pyproject.toml envs/sudoku_env/pyproject.toml
 		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 	fi && \
 	$$pip install --quiet -e '.[dev]' && \
-	$$pip install --quiet --no-deps -e envs/sudoku_env
+	$$pip install --quiet --no-deps $(ENVS:%=-e envs/%)
 	@touch $@
 
 peer: $(PEER_STAMP)
@@ -56,14 +66,43 @@ $(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
 		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
 	@touch $@
 
+trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
+
+# TRL imports this package, so it is there in editable form. torch first: its CPU build does for the tests, and where
+# that comes from is for the machine to say (TORCH=torch==2.13.0+cpu, or its pip configuration).
+$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml
+	@echo "Setting up $(TRL) with torch and TRL: some minutes on first use."
+	@rm -rf $(TRL)
+	@$(PYTHON) -m venv --without-pip $(TRL)
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile $(TORCH)
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile -r $< -e .
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env
+	@$(TRL)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL)")'
+	@touch $@
+
+# Everything is that of .trl, but for TRL itself.
+$(TRL_OLDEST_STAMP): tests/trl/oldest.txt $(TRL_STAMP)
+	@rm -rf $(TRL_OLDEST)
+	@$(PYTHON) -m venv --without-pip $(TRL_OLDEST)
+	@$(PYTHON) -m pip --python $(TRL_OLDEST)/bin/python install --quiet --no-deps --no-compile -r $<
+	@$(TRL_OLDEST)/bin/python -c 'import pathlib, sysconfig; here = pathlib.Path(sysconfig.get_path("purelib")); \
+		there = pathlib.Path("$(TRL)").resolve() / here.relative_to(here.parents[2]); \
+		(here / "newest.pth").write_text(f"import site; site.addsitedir({str(there)!r})\n")'
+	@$(TRL_OLDEST)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL_OLDEST)")'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
 test: lint $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
+	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
+	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
 
 faults: $(STAMP) $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/faults $(PYTEST_ARGS)
 
 # Part of no check: long, and with the times that a user has who sets none. SOAK_SEED repeats the faults of a run.
 soak: $(STAMP)
@@ -81,5 +120,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEER) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +

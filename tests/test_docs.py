@@ -22,8 +22,14 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "policy-agent.md",
     ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "mcp.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "providers.md",
+    ROOT / "docs" / "rubrics.md",
+    ROOT / "docs" / "policy-server.md",
+    ROOT / "docs" / "trl.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
@@ -31,6 +37,8 @@ SERVERS = {
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
+    "scored": "scored_env:app",
+    "stock": "stock_env:app",
 }
 
 FENCE = re.compile(
@@ -182,6 +190,25 @@ def test_the_users_test_of_the_testing_page_passes(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
+
+
+def test_policy_server_of_the_docs_serves_its_client(folder: Path) -> None:
+    program = folder / "serve_any_port.py"
+    program.write_text((folder / "serve_policy.py").read_text().replace("8000", "0"))
+    process = subprocess.Popen([sys.executable, program], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        port = next(line.rpartition(":")[2].strip() for line in process.stderr if "policy server listens at" in line)
+        done = run((folder / "ask_policy.py").read_text().replace("8000", port), folder)
+        assert (done.stdout, done.stderr) == ("(4, 2, 2)\n", "")
+        learned = next(line for line in process.stderr if "chunks" in line)
+        assert "2 chunks, mean reward 0.75" in learned
+        process.terminate()
+        assert "Traceback" not in process.communicate(timeout=30)[1]
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_readme_tells_how_to_serve_its_environment() -> None:

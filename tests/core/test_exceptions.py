@@ -15,11 +15,18 @@ from openenv.core.exceptions import (
     CallTimeoutError,
     CapacityError,
     ConnectError,
+    ConnectionReplaced,
     EnvExecutionError,
+    LLMError,
     MessageTooLargeError,
     OpenEnvError,
     Outcome,
+    PolicyProtocolError,
+    PolicyUsageError,
+    ProviderError,
     ReplyValidationError,
+    ReuseError,
+    ServerStopped,
     SessionLostError,
 )
 
@@ -45,6 +52,14 @@ BUILTINS = {
     "ActionValidationError": (RuntimeError, TypeError),
     "InvalidActionError": RuntimeError,
     "EnvironmentFactoryError": RuntimeError,
+    "ConnectionReplaced": ConnectionError,
+    "ServerStopped": ConnectionError,
+    "PolicyUsageError": ValueError,
+    "PolicyProtocolError": ValueError,
+    "ReuseError": ValueError,
+    "ProviderError": RuntimeError,
+    "ProviderTimeoutError": (RuntimeError, TimeoutError),
+    "LLMError": RuntimeError,
 }
 
 
@@ -74,7 +89,12 @@ def test_it_has_a_text_and_an_outcome_without_any_argument(cls: type[OpenEnvErro
         MessageTooLargeError(size=11, limit=10, direction="received", outcome="applied"),
         EnvExecutionError("boom", error_type="KeyError", applied=True, data={"k": [1]}),
         ActionValidationError("no", field="a.b", errors=[{"loc": ["a", "b"]}]),
+        ProviderError("no", logs="Traceback"),
+        LLMError("no", status=500, url="http://h"),
         ReplyValidationError(model="Board", errors=[{"loc": ("x",)}], payload={"y": 1}),
+        ConnectionReplaced(env_ids=[0, 3], lost_connection=1, connection=2, reason="resync", close_code=1001),
+        ServerStopped(operation="feedback", close_code=1001, close_reason="plugrl-server-stop"),
+        ReuseError("no feedback here", field="reuse[1]"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -101,6 +121,14 @@ def test_it_pickles_and_copies_whole(error: OpenEnvError) -> None:
         (MessageTooLargeError(size=11, limit=10), ["11 bytes", "10 bytes", "not applied", "ws_max_size"]),
         (MessageTooLargeError(direction="received", outcome="applied"), ["was applied", "max_message_size_mb"]),
         (MessageTooLargeError(session_lost=True), ["reset()"]),
+        (
+            ConnectionReplaced(env_ids=[0, 3], lost_connection=1, connection=2, reason="resync", close_code=1001),
+            ["Connection 1", "connection 2", "resync", "1001", "not applied", "void", "infer() for all of: 0, 3"],
+        ),
+        (ConnectionReplaced(env_ids=range(40)), ["31 and 8 more"]),
+        (ServerStopped(operation="feedback"), ["feedback()", "success", "reconnect_on_server_stop=True"]),
+        (PolicyUsageError("too wide", field="data.states.t"), ["data.states.t: too wide", "Nothing was sent"]),
+        (PolicyProtocolError("too wide", field="data.action"), ["data.action: too wide", "openenv conformance"]),
         (EnvExecutionError("boom", error_type="KeyError", applied=None), ["KeyError: boom", "unknown", "goes on"]),
     ],
 )

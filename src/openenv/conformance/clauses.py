@@ -18,6 +18,7 @@ class Dialect(StrEnum):
 
     PLAIN = "plain"
     V1 = "openenv.v1"
+    POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,18 @@ from openenv.core.hooks import (
     reconcile,
     type_arguments,
 )
-from openenv.core.link import EnvLink, News
+from openenv.core.link import NOTHING, EnvLink, News
 from openenv.core.pending import PendingCall
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import Event, Op
-from openenv.core.session.features import enabled_features
+from openenv.core.session.features import Feature, enabled_features
 from openenv.core.session.states import State
-from openenv.core.startup import ProvidedServer
+from openenv.core.startup import ProvidedServer, StartHandle
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
 from openenv.core.transport.io_thread import IoThread
+from openenv.core.watching import CallWatcher, watcher_of_new_clients
+from openenv.core.wire.array_values import installed
 from openenv.core.wire.messages import CallKind, Reply, request
 from openenv.core.wire.v1 import SUBPROTOCOL
 
@@ -156,7 +158,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         max_message_size_mb: largest reply that is accepted, in millions of bytes. None for no limit.
         websocket_ping_interval_s: seconds between keepalive pings. None for none.
         websocket_ping_timeout_s: seconds to wait for a pong before the connection counts as dead. None for ever.
-        provider: starts the server if there is no ``base_url``, and is stopped by ``close()``.
+        provider: starts the server if there is no ``base_url``, and is stopped by ``close()``; or the name of one, as
+            `load_provider` knows it. The time of a start is the provider's own, and not part of any time given here.
         mode: ``simulation`` or ``production``; default from ``OPENENV_CLIENT_MODE``, else ``simulation``.
         headers: further headers of the WebSocket handshake, as ``{"Authorization": "Bearer ..."}``.
         reset_timeout_s: seconds for a reset; default ``message_timeout_s``.
@@ -222,8 +225,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._io = io
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
-        self._features = enabled_features(os.environ, resume=resume)
+        self._features = enabled_features(os.environ, resume=resume, msgpack=installed())
         self._hooks = (on_resumed, on_session_lost, on_queued)
+        self._watcher: CallWatcher | None = watcher_of_new_clients.get()
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
         self._dialer = Dialer(
             self._address,
@@ -247,6 +251,47 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._sync: SyncEnvClient[ActT, ObsT, StateT] | None = None
         self._warned_step_arguments = False
         weakref.finalize(self, _release, self._holder)
+
+    # ------------------------------------------------------------------ servers that are started for it
+
+    @classmethod
+    def from_docker_image(
+        cls, image: str, provider: Any = None, **kwargs: Any
+    ) -> StartHandle[Self, SyncEnvClient[ActT, ObsT, StateT]]:
+        """A client of a server in a container that is started for it, and stopped when it is closed.
+
+        Nothing happens until the handle is used: ``await`` it, or call its ``sync()``; once.
+
+        Args:
+            image: the image.
+            provider: starts the container: a `ContainerProvider` or the name of one. Default: `LocalDockerProvider`.
+            **kwargs: ``ready_timeout_s``, seconds to wait for the server; arguments of the client, as
+                ``message_timeout_s``; the others are for the provider's ``start_container``, as ``env_vars``.
+        """
+        from openenv.core.starting import in_container
+
+        return StartHandle(lambda: in_container(cls, image, provider, kwargs), lambda client: client.sync())
+
+    @classmethod
+    def from_env(
+        cls, repo_id: str, *, use_docker: bool = True, provider: Any = None, **kwargs: Any
+    ) -> StartHandle[Self, SyncEnvClient[ActT, ObsT, StateT]]:
+        """A client of a Hugging Face Space that is run on this machine for it: its code is fetched and executed.
+
+        Nothing happens until the handle is used: ``await`` it, or call its ``sync()``; once. For a Space that runs on
+        the Hub, give its address as ``base_url``.
+
+        Args:
+            repo_id: the Space, as ``openenv/echo_env``.
+            use_docker: run its image in a container; otherwise its repository with `UVProvider`.
+            provider: starts it: of the family that ``use_docker`` says.
+            **kwargs: as for `from_docker_image`; with ``use_docker``, ``tag`` chooses the image's tag. Without it, the
+                arguments of `UVProvider`, as ``project_path`` for a clone that is there already, and of its ``start``.
+        """
+        from openenv.core.starting import space_in_container, space_with_uv
+
+        start = space_in_container if use_docker else space_with_uv
+        return StartHandle(lambda: start(cls, repo_id, provider, kwargs), lambda client: client.sync())
 
     def _new_machine(self) -> ClientMachine:
         return ClientMachine(
@@ -425,8 +470,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def base_url(self) -> str | None:
-        """The address that was given; None if a provider decides it."""
-        return self._base_url
+        """The address that was given, or where the provider has started the server; None before that."""
+        server = self._dialer.server
+        return self._base_url if server is None else server.url
 
     @property
     def mode(self) -> str:
@@ -481,7 +527,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(op, message)
         return {"type": reply.kind, "data": reply.data}
 
-    async def _call(
+    async def _call(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        if self._watcher is not None:
+            return await self._watcher.call(self, op, frame, options)
+        return await self._exchange(op, frame, **options)
+
+    async def _exchange(
         self,
         op: Op,
         frame: Mapping[str, Any] | None = None,
@@ -489,14 +540,16 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         timeout_s: MaybeSeconds = UNSET,
         episode_id: str | None = None,
     ) -> Reply:
-        data = b"" if frame is None else encode_request(frame)
+        request = NOTHING if frame is None else encode_request(frame, binary=Feature.MSGPACK in self._features)
         limit, setting = self._timeouts[op]
         if timeout_s is not UNSET:
             limit, setting = seconds("timeout_s", timeout_s), "timeout_s"
+        if self._may_dial(op):
+            await self._server_ready()
         try:
             reply = await self._bind().call(
                 op,
-                data,
+                request,
                 timeout_s=limit,
                 setting=setting,
                 connect_timeout_s=self._connect_timeout,
@@ -507,6 +560,15 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 late.result = self._result(late.reply)
             raise
         return reply or Reply("none")
+
+    def _may_dial(self, op: Op) -> bool:
+        return op in (Op.CONNECT, Op.RESET) or self._machine.state is State.NEW
+
+    async def _server_ready(self) -> None:
+        """Have the provider's server started before the time for a connection begins."""
+        self._check_process()
+        if self._dialer.server is not None:
+            await self._dialer.server.base_url()
 
     async def _end(self) -> None:
         if self._holder.link is None:  # never used: nothing is open
@@ -600,7 +662,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def _ws_url(self) -> str | None:
-        return None if self._address is None else self._address.url
+        if self._address is not None:
+            return self._address.url
+        return None if self.base_url is None else Address.parse(self.base_url).url
 
     @property
     def _ws(self) -> Any:

@@ -21,6 +21,16 @@
     │   ├── InvalidActionError                           the environment does not allow this move
     │   ├── ToolCallError                                a tool failed
     │   └── EnvironmentFactoryError                      the environment could not be built
+    ├── ProviderError                (RuntimeError)      a provider could not start its server
+    │   └── ProviderTimeoutError     (TimeoutError)      the server did not become ready in time
+    ├── LLMError                     (RuntimeError)      a language model's service failed
+    ├── PolicyLinkError                                  the policy link:
+    │   ├── ConnectionReplaced       (ConnectionError)   another connection: every action chunk is void
+    │   ├── ServerStopped            (ConnectionError)   the training server has finished its run
+    │   ├── PolicyUsageError         (ValueError)        the caller broke the protocol; nothing was sent
+    │   ├── PolicyProtocolError      (ValueError)        the peer broke the protocol
+    │   │   └── ReuseError                               an observation to be reused is not held here
+    │   └── PolicyActionError        (ValueError)        a policy's actions are not what its server needs
     ├── ConcurrencyConfigurationError                    more sessions than the class allows
     ├── SessionCapacityError                             server side: no free slot
     ├── SessionNotFoundError                             server side: no such session
@@ -37,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ActionValidationError",
@@ -45,19 +55,29 @@ __all__ = [
     "CapacityError",
     "ConcurrencyConfigurationError",
     "ConnectError",
+    "ConnectionReplaced",
     "EnvExecutionError",
     "EnvironmentFactoryError",
     "ForeignLoopError",
     "ForkedClientError",
     "InvalidActionError",
+    "LLMError",
     "LateResultError",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
+    "PolicyActionError",
+    "PolicyLinkError",
+    "PolicyProtocolError",
+    "PolicyUsageError",
+    "ProviderError",
+    "ProviderTimeoutError",
     "ReplyValidationError",
+    "ReuseError",
     "ServerError",
+    "ServerStopped",
     "SessionCapacityError",
     "SessionClosedError",
     "SessionCreationError",
@@ -584,6 +604,179 @@ class EnvironmentFactoryError(ServerError):
         self.factory_name = factory_name
         text = message or f"Environment factory '{factory_name}' failed to create instance."
         super().__init__(text, code="FACTORY_ERROR", outcome=Outcome.NOT_APPLIED, text=text)
+
+
+# ---------------------------------------------------------------- beside the session
+
+
+class ProviderError(OpenEnvError, RuntimeError):
+    """A provider could not start its server. Nothing of it is left running.
+
+    Attributes:
+        logs: what the server wrote before it failed; the end of it.
+    """
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        self.logs = logs
+        text = message or "The provider could not start its server."
+        super().__init__(f"{text}\nThe server wrote:\n{logs}" if logs else text)
+
+
+class ProviderTimeoutError(ProviderError, TimeoutError):
+    """A provider's server did not become ready in time."""
+
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        return TimeoutError.__new__(cls, *args)  # by order of inheritance it would be RuntimeError's, which refuses
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        super().__init__(message or "The server did not become ready in time.", logs=logs)
+
+
+class LLMError(OpenEnvError, RuntimeError):
+    """A language model's service refused a request, could not be reached, or gave an answer that makes no sense.
+
+    Attributes:
+        status: its HTTP status; None if there was no answer.
+        url: the address that was asked.
+    """
+
+    def __init__(self, message: str | None = None, *, status: int | None = None, url: str = "") -> None:
+        self.status = status
+        self.url = url
+        super().__init__(message or "The language model's service failed.")
+
+
+# ---------------------------------------------------------------- the policy link
+
+
+class PolicyLinkError(OpenEnvError):
+    """Base of the errors of the policy link, between a rollout client and a training server."""
+
+
+class ConnectionReplaced(PolicyLinkError, ConnectionError):
+    """The connection that brought the current action chunks is gone, so every one of them is void.
+
+    Told once for each lost connection; the call that raises it sent nothing, or could not know whether it arrived, and
+    is never repeated. Drop all chunks and their rewards, and call ``infer()`` for every environment in ``env_ids``. The
+    environments themselves go on; one whose episode has ended is still to be reset.
+
+    Attributes:
+        env_ids: every environment of this client; the next ``infer()`` has to name all of them.
+        lost_connection: number of the lost connection, counted by this client from 1; 0 if there was none.
+        connection: number of the connection that is open now; None while there is none.
+        operation: the call that raised this, ``infer`` or ``feedback``.
+        reason: why, in one word: ``resync`` (the server saw a protocol error), ``stop`` (its run ended, and this client
+            waits for the next one), ``feedback_timeout``, ``timeout``, ``cancelled``, ``closed`` (any other close
+            frame), ``connection``.
+        close_code: WebSocket close code, if the peer sent one.
+        close_reason: text that came with the close code.
+        outcome: ``not_applied`` if nothing was sent, ``unknown`` if a feedback may have arrived.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        env_ids: Sequence[int] = (),
+        lost_connection: int = 0,
+        connection: int | None = None,
+        operation: str = "infer",
+        reason: str = "connection",
+        close_code: int | None = None,
+        close_reason: str = "",
+        outcome: Outcome | str = Outcome.NOT_APPLIED,
+    ) -> None:
+        self.env_ids = tuple(env_ids)
+        self.lost_connection = lost_connection
+        self.connection = connection
+        self.operation = operation
+        self.reason = reason
+        self.close_code = close_code
+        self.close_reason = close_reason
+        self.outcome = Outcome(outcome)
+        super().__init__(message or self._text())
+
+    def _text(self) -> str:
+        code = f" with {self.close_code} {self.close_reason!r}" if self.close_code is not None else ""
+        now = f", and connection {self.connection} has taken its place" if self.connection is not None else ""
+        envs = ", ".join(str(env) for env in self.env_ids[:32]) or "every environment"
+        more = f" and {len(self.env_ids) - 32} more" if len(self.env_ids) > 32 else ""
+        return (
+            f"Connection {self.lost_connection} to the policy server ended{code} [{self.reason}]{now}. "
+            f"{self.outcome.sentence} Every action chunk that it brought is void: drop them and their rewards, reset "
+            f"what has ended, and call infer() for all of: {envs}{more}."
+        )
+
+
+class ServerStopped(PolicyLinkError, ConnectionError):
+    """The training server has finished its run; there is nothing more to do.
+
+    Attributes:
+        operation: the call that learned of it.
+        close_code: WebSocket close code.
+        close_reason: text that came with the close code.
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        operation: str = "infer",
+        close_code: int | None = None,
+        close_reason: str = "",
+    ) -> None:
+        self.operation = operation
+        self.close_code = close_code
+        self.close_reason = close_reason
+        super().__init__(
+            message
+            or f"The policy server has finished its run ({operation}() learned of it). End this rollout with success, "
+            "or make the agent with reconnect_on_server_stop=True to wait for the next run."
+        )
+
+
+class PolicyUsageError(PolicyLinkError, ValueError):
+    """A call on the policy link does not fit the protocol. Nothing was sent and nothing has changed.
+
+    Attributes:
+        field: path of the value that does not fit, as ``data.states.t``; empty if it is the call itself.
+        detail: what is wrong.
+    """
+
+    def __init__(self, detail: str = "the call does not fit the protocol", *, field: str = "") -> None:
+        self.field = field
+        self.detail = detail
+        place = f"{field}: " if field else ""
+        super().__init__(f"{place}{detail}. Nothing was sent; correct the call and make it again.")
+
+
+class PolicyProtocolError(PolicyLinkError, ValueError):
+    """The peer sent what the policy link does not allow. The connection is closed over it.
+
+    Attributes:
+        field: path of the value that does not fit, as ``data.states.t``; empty if it is the message itself.
+        detail: what is wrong.
+    """
+
+    def __init__(self, detail: str = "the message does not fit the protocol", *, field: str = "") -> None:
+        self.field = field
+        self.detail = detail
+        place = f"{field}: " if field else ""
+        super().__init__(
+            f"Policy link: {place}{detail}. The connection is closed; grade the peer with "
+            "`openenv conformance` to see which clause it breaks."
+        )
+
+
+class ReuseError(PolicyProtocolError):
+    """An infer message asks for an observation to be used again that this connection does not hold."""
+
+
+class PolicyActionError(PolicyLinkError, ValueError):
+    """A policy returned actions that are not what was asked for, or not what its server has declared; none was sent."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or "A policy's act() must return numbers [n, H, ...]: a chunk for each env.")
 
 
 # ---------------------------------------------------------------- the server's own

@@ -35,9 +35,12 @@ from openenv.core.session.events import (
     SendCancel,
     Tell,
 )
+from openenv.core.session.features import Feature
 from openenv.core.session.opening import OpeningOutcome, SessionOpened
 from openenv.core.session.states import State
 from openenv.core.transport.base import Connector, DialError, FrameTransport, TransportClosed
+from openenv.core.wire.frames import Request, numbered
+from openenv.core.wire.frames import decode as decode_frame
 from openenv.core.wire.json_codec import MalformedFrame, decode, encode
 from openenv.core.wire.jsonrpc import HeldSession
 from openenv.core.wire.messages import Reply, close_message, reply_from_frame
@@ -48,6 +51,8 @@ __all__ = ["GOODBYE", "OPENING_TIMEOUT_S", "DialOutcome", "EnvLink", "News"]
 logger = logging.getLogger("openenv.client")
 
 GOODBYE = encode(close_message())
+
+NOTHING = Request()
 
 News = Loss | int | None
 """What a hook is told: a loss, a position in the line for a slot, or (None) that the session was resumed."""
@@ -84,7 +89,7 @@ class EnvLink:
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
         self._answer: asyncio.Future[Reply | None] | None = None
-        self._frames: dict[Call, bytes] = {}
+        self._requests: dict[Call, Request] = {}
         self._unsent: Call | None = None
         self._ends: WeakKeyDictionary[asyncio.Task[Any], GaveUp] = WeakKeyDictionary()  # a task's last call
         self._not_taken: list[GaveUp] = []
@@ -99,7 +104,7 @@ class EnvLink:
     async def call(
         self,
         op: Op,
-        frame: bytes = b"",
+        request: Request = NOTHING,
         *,
         timeout_s: float | None,
         setting: str,
@@ -110,7 +115,7 @@ class EnvLink:
 
         Args:
             op: what is asked.
-            frame: its request frame; empty for CONNECT.
+            request: its request frame; nothing for CONNECT.
             timeout_s: seconds for everything: waiting for a turn, connecting, sending, receiving; None for no limit.
             setting: name of the argument behind ``timeout_s``, for the error text.
             connect_timeout_s: seconds of these for opening a connection.
@@ -132,7 +137,7 @@ class EnvLink:
             timeout_s=timeout_s,
             setting=setting,
             connect_timeout_s=connect_timeout_s,
-            size=len(frame),
+            size=len(request),
             episode_id=episode_id,
         )
         try:
@@ -140,7 +145,7 @@ class EnvLink:
                 async with self._turns:
                     self._tell_not_taken()
                     try:
-                        reply = await self._in_turn(call, frame, scope)
+                        reply = await self._in_turn(call, request, scope)
                     except OpenEnvError as error:
                         self._note_end(call, None, error)
                         raise
@@ -158,10 +163,10 @@ class EnvLink:
                 detail=detail,
             ) from None
 
-    async def _in_turn(self, call: Call, frame: bytes, scope: asyncio.Timeout) -> Reply | None:
+    async def _in_turn(self, call: Call, request: Request, scope: asyncio.Timeout) -> Reply | None:
         answer: asyncio.Future[Reply | None] = self.loop.create_future()
         self._answer = answer
-        self._frames[call] = frame
+        self._requests[call] = request
         try:
             self._feed(_EVENT.get(call.op, Event.CALL), call)
             try:
@@ -174,7 +179,7 @@ class EnvLink:
                 return self._given_up(call, scope)
         finally:
             self._answer = None
-            del self._frames[call]
+            del self._requests[call]
             if self._unsent is call:
                 self._unsent = None
             if answer.done() and not answer.cancelled():
@@ -322,10 +327,12 @@ class EnvLink:
         call, self._unsent = self._unsent, None
         if call is None:
             return None
-        frame = self._frames[call]
-        if self.machine.numbered:  # the same bytes whenever it is sent in this session (E9)
-            frame = b'{"seq":%d,%b' % (call.seq, frame[1:])
-        return frame
+        frame = self._requests[call].sent(binary=self._binary)
+        return numbered(frame, call.seq) if self.machine.numbered else frame
+
+    @property
+    def _binary(self) -> bool:
+        return Feature.MSGPACK in self.machine.features
 
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
@@ -430,7 +437,7 @@ class EnvLink:
             self._feed(Event.OVERSIZED, frame)
             return
         try:
-            reply = reply_from_frame(decode(frame))
+            reply = reply_from_frame(decode_frame(frame, binary=self._binary))
         except MalformedFrame as error:
             reply = Reply("malformed", {"message": str(error)})
         self._feed(Event.RECEIVED, reply)

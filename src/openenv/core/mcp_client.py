@@ -246,17 +246,18 @@ class MCPToolClient(MCPClientBase):
     """A client that calls tools one at a time: `list_tools`, `call_tool`, `get_tool`, `has_tool`."""
 
     @bare
-    async def call_tool(self, name: str, /, **arguments: Any) -> Any:
+    async def call_tool(self, name: str | None = None, /, **arguments: Any) -> Any:
         """Call a tool, at most once; exactly once while the server, if it is ours, lives.
 
         Args:
-            name: the tool. By position only, so that a tool may have an argument of this name.
+            name: the tool. Given by position, so that a tool may have an argument of this name; by name if not.
             **arguments: its arguments.
 
         Returns:
             The tool's result: its ``data`` where the server tells that.
 
         Raises:
+            TypeError: no tool is named.
             ToolCallError: the tool failed, or there is no such tool, or the arguments do not fit.
             OutcomeUnknownError: the connection broke, and nobody can tell whether the tool ran. Told once; the session
                 goes on, and nothing was sent again.
@@ -265,6 +266,9 @@ class MCPToolClient(MCPClientBase):
             CallTimeoutError: no answer in time.
             ConnectError: the server cannot be reached; nothing was sent.
         """
+        name = arguments.pop("name", None) if name is None else name
+        if not isinstance(name, str):
+            raise TypeError(f"call_tool() needs the name of a tool, not {name!r}")
         try:
             reply = await self._call(Op.TOOL, {"name": name, "arguments": arguments})
         except LateResultError as late:

@@ -178,7 +178,7 @@ class McpLink(EnvLink):
         held = self.machine.held
         assert held is not None, "a tool is called in a session"
         key = self._key_of(call)
-        body = request_body(key, _METHOD[call.op], held.session_id, self._frames[call])
+        body = request_body(key, _METHOD[call.op], held.session_id, self._requests[call].text)
         try:
             poster = await self._posted_to()
             answer = await poster.post(body, {IDEMPOTENCY_HEADER: key, **_credentials(held)})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,6 +153,22 @@ async def test_an_async_tool_past_its_time_is_cancelled(env: ToolsEnv) -> None:
     assert seen.error.error_type is ToolErrorType.TIMEOUT
     assert "0.05 seconds" in seen.error.message
     assert [one["event"] for one in env.log.events] == ["init", "wait", "cancelled"]
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_tool_may_have_a_time_limit_of_its_own(env: ToolsEnv, blocks: bool) -> None:
+    @env.mcp_server.tool(timeout=0.02, name="limited")
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    def blocked() -> None:
+        env.gate.wait(30)
+
+    if blocks:
+        env.mcp_server.tool(blocked, timeout=0.02, name="limited")
+    seen = await call_async(env, "limited")
+    assert seen.error is not None
+    assert seen.error.error_type is ToolErrorType.TIMEOUT
 
 
 async def test_a_sync_tool_past_its_time_goes_on_and_the_next_call_waits_for_it(env: ToolsEnv) -> None:
@@ -336,6 +354,20 @@ async def test_an_override_of_step_is_called(base: type[ToolsEnv], reward: float
     assert call(env, tool).reward == reward
     assert (await env.step_async(Action())).reward == reward
     env.close()
+
+
+def test_closed_environments_are_let_go() -> None:
+    cls = fresh_tools()
+    made = []
+    for _ in range(50):
+        env = cls()
+        assert call(env, "inc").error is None
+        assert call(env, "inc_async").error is None
+        env.close()
+        made.append(weakref.ref(env))
+        del env
+    gc.collect()
+    assert sum(ref() is not None for ref in made) <= 20
 
 
 def test_one_server_for_several_environments() -> None:

@@ -106,8 +106,16 @@ def test_a_failed_call_is_an_internal_error(
 
 def test_what_a_tool_raised_can_be_kept_inside() -> None:
     with tool_server(expose_errors=False) as tools:
-        error = tools.call("boom", tools.create(), text="secret")["error"]
-    assert "secret" not in json.dumps(error)
+        session = tools.create()
+        error = tools.call("boom", session, text="secret")["error"]
+        assert "secret" not in json.dumps(error)
+        assert "timed out" in tools.call("refuse", session)["error"]["message"]  # said to the agent on purpose
+        with connect(tools.url.ws) as ws:
+            action = {"type": "call_tool", "tool_name": "boom", "arguments": {"text": "secret"}}
+            ws.send(json.dumps({"type": "step", "data": action}))
+            seen = ws.recv(30)
+            assert "secret" not in str(seen)
+            assert json.loads(seen)["data"]["observation"]["error"]["error_type"] == "execution_error"
 
 
 def test_a_tool_past_its_time(tools: ToolServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,6 +413,47 @@ def test_a_silent_session_ends() -> None:
         tools.call("inc", session)
         tools.env.log.wait_for("close")
         assert "Unknown session_id" in tools.call("inc", session)["error"]["message"]
+
+
+class StepOnly(ToolsEnv):
+    """Gives a reward in a sync step, which calls the tools from the environment's own thread."""
+
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        seen = super().step(action, timeout_s=timeout_s, **kwargs)
+        seen.reward = 0.25
+        return seen
+
+
+class Both(StepOnly):
+    """Gives it in both."""
+
+    async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        seen = await super().step_async(action, timeout_s=timeout_s, **kwargs)
+        seen.reward = 0.5
+        return seen
+
+
+@pytest.mark.parametrize(("base", "reward"), [(StepOnly, 0.25), (Both, 0.5)])
+def test_overridden_steps_behind_a_socket(base: type[ToolsEnv], reward: float) -> None:
+    with tool_server(base=base) as tools, connect(tools.url.ws) as ws:
+        for tool, count in (("inc", 1), ("inc_async", 2), ("loop_inside", None)):
+            action = {"type": "call_tool", "tool_name": tool, "arguments": {}}
+            ws.send(json.dumps({"type": "step", "data": action}))
+            seen = json.loads(ws.recv(30))["data"]
+            assert seen["reward"] == reward
+            assert seen["observation"]["error"] is None
+            assert count is None or seen["observation"]["result"]["data"]["count"] == count
+        thread = tools.env.log.of("init")[0]["thread"]
+        assert next(one["thread"] for one in tools.env.log.of("tool")) == thread
+
+
+def test_an_async_tool_that_blocks_the_loop_is_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openenv.core.env_server.runner.BLOCKED_LOOP_S", 0.0)
+    with tool_server() as tools:
+        tools.call("inc_async", tools.create())
+    assert "the tool inc_async() blocked the event loop" in caplog.text
 
 
 # ------------------------------------------------------------------- production mode

@@ -47,7 +47,7 @@ def ask(ws: ClientConnection, tool: str = "inc", **arguments: Any) -> None:
 def ended(ws: ClientConnection) -> tuple[list[dict[str, Any]], int, str]:
     """What came, and how it ended."""
     seen = []
-    with pytest.raises(ConnectionClosed) as closed:
+    with pytest.raises(ConnectionClosed) as closed:  # noqa: PT012
         while True:
             seen.append(json.loads(ws.recv(30)))
     assert closed.value.rcvd is not None
@@ -72,12 +72,14 @@ def test_a_session_outlives_its_sockets(tools: ToolServer) -> None:
         assert state(ws)["step_count"] == 3
         ws.send('{"type":"close"}')
         assert ended(ws) == ([], 1000, "")
-    with FaultProxy("127.0.0.1", tools.url.port) as proxy:
-        with attach(tools, session, url=f"ws://127.0.0.1:{proxy.port}/ws") as ws:
-            assert step(ws)["count"] == 4
-            proxy.cut()
-            with pytest.raises(ConnectionClosed):
-                ws.recv(30)
+    with (
+        FaultProxy("127.0.0.1", tools.url.port) as proxy,
+        attach(tools, session, url=f"ws://127.0.0.1:{proxy.port}/ws") as ws,
+    ):
+        assert step(ws)["count"] == 4
+        proxy.cut()
+        with pytest.raises(ConnectionClosed):
+            ws.recv(30)
     assert tools.call("inc", session)["result"]["data"]["count"] == 5
     assert len(tools.env.log.of("init")) == 1
     assert tools.env.log.of("close") == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,7 +12,7 @@ from websockets.typing import Subprotocol
 
 from openenv.conformance.client.link import Link
 from openenv.conformance.client.sessions import Fault, Session, read_object
-from openenv.conformance.report import NotGraded
+from openenv.conformance.program import Program
 
 __all__ = ["EPOCH", "Stage"]
 
@@ -23,7 +21,6 @@ Frame = dict[str, Any]
 SUBPROTOCOL = Subprotocol("openenv.v1")
 EPOCH = "epoch-of-the-conformance-server"
 _QUIET_S = 0.15
-_LAST_WORDS = 600
 
 
 class Stage:
@@ -57,8 +54,7 @@ class Stage:
         self._waiting: asyncio.Queue[Link] = asyncio.Queue()
         self._over = asyncio.Event()
         self._server: Server | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._ended: asyncio.Task[bytes] | None = None
+        self._program: Program | None = None
 
     async def __aenter__(self) -> Self:
         self._server = await serve(
@@ -75,18 +71,10 @@ class Stage:
         url = f"http://127.0.0.1:{port}"
         command = [word.replace("{url}", url) for word in self._command]
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                env={**os.environ, "OPENENV_URL": url},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
+            self._program = await Program.start(command, {"OPENENV_URL": url})
+        except BaseException:
             await self._stop()
-            raise NotGraded(f"cannot run {command[0]}: {error.strerror or error}") from None
-        self._ended = asyncio.create_task(self._outlive(self._process))
+            raise
         return self
 
     async def __aexit__(
@@ -94,27 +82,10 @@ class Stage:
     ) -> None:
         await self._stop()
 
-    @staticmethod
-    async def _outlive(process: asyncio.subprocess.Process) -> bytes:
-        """Read the driver's output to its end, and give its last words."""
-        assert process.stdout is not None
-        words = b""
-        while more := await process.stdout.read(65536):
-            words = (words + more)[-_LAST_WORDS:]
-        await process.wait()
-        return words
-
     async def _stop(self) -> None:
         self._over.set()
-        if self._process is not None and self._process.returncode is None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)  # a group of its own: what it has started ends too
-            except ProcessLookupError:
-                pass  # it ended by itself
-            await self._process.wait()
-        if self._ended is not None:
-            self._ended.cancel()
-            await asyncio.gather(self._ended, return_exceptions=True)
+        if self._program is not None:
+            await self._program.stop()
         for link in self._links:
             link.drop()
         if self._server is not None:
@@ -141,23 +112,18 @@ class Stage:
         Raises:
             Fault: it took too long, or the driver ended.
         """
-        assert self._ended is not None, "the driver was started"
+        assert self._program is not None, "the driver was started"
+        ended = self._program.ended
         waiting = asyncio.ensure_future(work)
-        await asyncio.wait({waiting, self._ended}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done() and self._ended.done():
+        await asyncio.wait({waiting, ended}, timeout=self.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done() and ended.done():
             await asyncio.wait({waiting}, timeout=_QUIET_S)  # what it said last may be on its way
         if waiting.done():
             return waiting.result()
         waiting.cancel()
-        if self._ended.done():
-            raise self.fault("driver-ended", f"{missing}: the driver ended{self._last_words()}")
+        if ended.done():
+            raise self.fault("driver-ended", f"{missing}: the driver ended{self._program.last_words()}")
         raise self.fault("silent-client", f"{missing} within {self.timeout_s:g} s")
-
-    def _last_words(self) -> str:
-        assert self._process is not None
-        assert self._ended is not None
-        words = self._ended.result().decode(errors="replace").strip()
-        return f" with code {self._process.returncode}" + (f": {words.splitlines()[-1][:300]}" if words else "")
 
     # ------------------------------------------------------------ dials
 
@@ -290,13 +256,12 @@ class Stage:
 
     async def exited(self) -> None:
         """See that the driver ends with code 0."""
-        assert self._ended is not None
-        assert self._process is not None
-        await asyncio.wait({self._ended}, timeout=self.timeout_s)
-        if not self._ended.done():
+        assert self._program is not None, "the driver was started"
+        await asyncio.wait({self._program.ended}, timeout=self.timeout_s)
+        if not self._program.ended.done():
             raise self.fault("driver-runs-on", f"the driver did not end within {self.timeout_s:g} s of its close")
-        if self._process.returncode != 0:
-            raise self.fault("driver-failed", f"the driver ended{self._last_words()}")
+        if self._program.exit_code != 0:
+            raise self.fault("driver-failed", f"the driver ended{self._program.last_words()}")
 
 
 def _never(ws: ServerConnection, offers: Sequence[Subprotocol]) -> Subprotocol | None:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -135,8 +136,10 @@ __all__ = [
     "WSStateMessage",
     "WSStateResponse",
     "WSStepMessage",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
@@ -212,6 +215,10 @@ _MODULES = {
     ),
     "openenv.core.env_server.mcp_environment": ("MCPEnvironment",),  # needs an extra: in no `import *`
     "openenv.core.env_server.v1_options": ("V1Options",),
+    "openenv.core.env_server.web_interface": (
+        "WebInterfaceManager",
+        "create_web_interface_app",
+    ),
     "openenv.core.exceptions": (
         "ConcurrencyConfigurationError",
         "EnvironmentFactoryError",

@@ -137,7 +137,8 @@ async def run_call(
 
     def finish(value: Any) -> bytes:
         try:
-            return reply(serialize_state(value) if call.kind is CallKind.STATE else serialize_observation(value))
+            state = call.kind is CallKind.STATE
+            return reply(serialize_state(value, keep=True) if state else serialize_observation(value, keep=True))
         except UnencodableValue as error:
             raise _after(error) from error
         except Exception as error:  # a serializer of the env author raised; the step has run all the same

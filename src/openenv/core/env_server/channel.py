@@ -20,6 +20,7 @@ from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing
 from openenv.core.session.ledger import Ledger, Todo, Verdict, error_frame
+from openenv.core.wire.frames import encode as encode_frame
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode, reply_frame
 from openenv.core.wire.v1 import CloseCode, LostReason, Resumed
@@ -92,6 +93,7 @@ class Channel:
         self.tokens = TokenRing()
         self.peer: Peer | None = peer
         self._numbered = Feature.SEQ in uses
+        self._binary = Feature.MSGPACK in uses
         self._grace_s = options.grace_s
         limits = [max_reply_bytes, options.max_reply_bytes if Feature.RESUME in uses else None]
         known = [limit for limit in limits if limit is not None]
@@ -159,7 +161,7 @@ class Channel:
             if isinstance(request, Answer):
                 self._reply(encode(reply_frame(request.kind, request.data, seq)))
             else:
-                task = self.session.start(self._reader.work(request, _numbered(seq)))
+                task = self.session.start(self._reader.work(request, _replies(seq, binary=self._binary)))
                 task.add_done_callback(lambda task: self._ran(seq, task))
         except CallError as error:
             self._reply(call_error(seq, error))
@@ -278,11 +280,12 @@ class Channels:
         channel.over(channel.session.ending.result())
 
 
-def _numbered(seq: int | None) -> Callable[[str, dict[str, Any]], bytes]:
+def _replies(seq: int | None, *, binary: bool) -> Callable[[str, dict[str, Any]], bytes]:
     """Encodes the reply to a call."""
 
     def reply(kind: str, data: dict[str, Any]) -> bytes:
-        return encode(reply_frame(kind, _with_ending(data) if kind == REPLY_TYPE[CallKind.STEP] else data, seq))
+        shown = _with_ending(data) if kind == REPLY_TYPE[CallKind.STEP] else data
+        return encode_frame(reply_frame(kind, shown, seq), binary=binary)
 
     return reply
 

@@ -16,7 +16,8 @@ from openenv.core.env_server.runner import EnvRunner
 from openenv.core.env_server.tools import TOOL_METHODS, Tools
 from openenv.core.env_server.types import Action, WSCloseMessage, WSResetMessage, WSStateMessage, WSStepMessage
 from openenv.core.exceptions import SessionNotFoundError
-from openenv.core.wire.json_codec import MalformedFrame, decode
+from openenv.core.wire.frames import decode
+from openenv.core.wire.json_codec import MalformedFrame
 from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode
 
 __all__ = ["DECODE_HERE_BYTES", "Answer", "Frame", "FrameReader", "ToolFrame", "decode_frame", "own_session"]
@@ -35,16 +36,20 @@ class Answer:
     data: Mapping[str, Any]
 
 
-def decode_frame(frame: Frame) -> dict[str, Any]:
+def decode_frame(frame: Frame, *, binary: bool = False) -> dict[str, Any]:
     """Parse a frame.
 
+    Args:
+        frame: as it came.
+        binary: whether binary frames are agreed on.
+
     Raises:
-        CallError: it is not a JSON object in text.
+        CallError: it is not an object.
     """
-    if isinstance(frame, bytes):
+    if isinstance(frame, bytes) and not binary:
         raise CallError(WSErrorCode.INVALID_JSON, "Invalid JSON: frames must be text, not binary")
     try:
-        return decode(frame)
+        return decode(frame, binary=binary)
     except MalformedFrame as error:
         raise CallError(WSErrorCode.INVALID_JSON, f"Invalid JSON: {error}") from error
 

@@ -75,8 +75,8 @@ class HTTPEnvServer:
             ``OPENENV_EXPOSE_ERRORS`` decides, else yes.
         allow_ws_simulation: answer reset, step and state on ``/ws`` in production mode too, as other OpenEnv servers
             do. If not, ``/ws`` serves tools only, and an agent that can reach the server cannot begin its episode anew.
-        mcp_idle_s: seconds after which a session opened over POST ``/mcp`` ends that has no socket and gets no
-            request; by default the session timeout of ``concurrency_config``, else half an hour.
+        mcp_idle_s: seconds after which a session opened over POST ``/mcp``, of either kind, ends that has no socket
+            or stream and gets no request; by default the session timeout of ``concurrency_config``, else half an hour.
 
     Raises:
         TypeError: ``env`` is not a factory, or a model class cannot be one.
@@ -136,17 +136,18 @@ class HTTPEnvServer:
             evict_after_s=options.evict_after_s,
         )
         self.tools = Tools(action_cls, self.sessions.setup.expose_errors)
-        idle = self.concurrency_config.session_timeout or IDLE_S if mcp_idle_s is None else mcp_idle_s
-        self.held = HeldSessions(self.sessions, idle, options.max_reply_bytes)
+        self.mcp_idle_s = self.concurrency_config.session_timeout or IDLE_S if mcp_idle_s is None else mcp_idle_s
+        self.held = HeldSessions(self.sessions, self.mcp_idle_s, options.max_reply_bytes)
         self.allow_ws_simulation = allow_ws_simulation
         self.reader = FrameReader(action_cls, self.tools)
         self.v1 = V1Server(self.sessions, self.reader, options, self.concurrency_config.session_timeout)
 
     def _look_at(self, env: Any) -> None:
-        """See whether a new environment may be served, and tell one with tools in which mode."""
+        """See whether a new environment may be served, and tell one with tools how."""
         self._check(env, type(env).__name__)
-        if getattr(type(env), "mcp_call", None) is not None and env._mode is None:
-            env._mode = self.mode.value
+        if hasattr(type(env), "mcp_call"):
+            env._mode = env._mode or self.mode.value
+            env._expose_errors = self.sessions.setup.expose_errors
 
     def _check(self, env: object, name: str) -> None:
         """Refuse several sessions of a class that allows one; an instance tells where a factory hides its class."""

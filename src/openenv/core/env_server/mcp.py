@@ -38,9 +38,10 @@ from openenv.core.env_server.mcp_sessions import (
     HeldSession,
     HeldSessions,
 )
+from openenv.core.env_server.mcp_stream import McpStreams
 from openenv.core.env_server.mcp_types import JsonRpcErrorCode
 from openenv.core.env_server.runner import EnvRunner
-from openenv.core.env_server.sessions import SessionManager
+from openenv.core.env_server.sessions import EVICTION_WAIT_S, SessionManager
 from openenv.core.env_server.tools import TOOL_METHODS
 from openenv.core.env_server.ws import FrameHandler, PlainSocket
 from openenv.core.exceptions import OpenEnvError
@@ -69,10 +70,14 @@ class McpRoutes:
         self._http = http
         self._tools = server.tools
         self._held = server.held
+        self._streams = McpStreams(server, http, server.mcp_idle_s)
 
     def register(self, app: FastAPI) -> None:
         """Add the routes."""
+        streams = self._streams
         app.add_api_route("/mcp", self.post, methods=["POST"], summary="List and call tools", tags=["Tools"])
+        app.add_api_route("/mcp", streams.get, methods=["GET"], summary="Read an MCP stream", tags=["Tools"])
+        app.add_api_route("/mcp", streams.delete, methods=["DELETE"], summary="End an MCP session", tags=["Tools"])
 
         @app.websocket("/mcp")
         async def mcp_socket(socket: WebSocket) -> None:
@@ -91,6 +96,8 @@ class McpRoutes:
             return json_response(encode(failure(None, told)), refused.status)
         except RpcError as error:
             return json_response(encode(failure(None, error)), 400)
+        if self._streams.wants(request, document):
+            return await self._streams.post(request, document, body)
         if is_batch(document):
             answers = [await _Answering(self, request).answer(one) for one in document]
             replies = [reply for reply in answers if reply is not None]
@@ -113,6 +120,13 @@ class McpRoutes:
     def find(self, session_id: str, token: str | None) -> HeldSession:
         """A session that may be used."""
         return self._held.find(session_id, token)
+
+    async def close(self, held: HeldSession) -> dict[str, Any]:
+        """End a session, or let it end when its socket has left. Returns what to tell, when its place is free."""
+        told = held.close()
+        if told["closed"]:
+            await asyncio.wait({held.session.closed}, timeout=EVICTION_WAIT_S)
+        return told
 
     def work(self, request: RpcRequest) -> Work:
         """What a session runs for a request."""
@@ -168,7 +182,7 @@ class _Answering:
         if request.method == CLOSE:
             if named is None:
                 raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Invalid params - 'session_id' is required")
-            return encode(success(request.id, routes.find(named, self._token).close()))
+            return encode(success(request.id, await routes.close(routes.find(named, self._token))))
         raise request.unknown_method
 
     async def _once(self, held: HeldSession, request: RpcRequest, work: Work) -> bytes:

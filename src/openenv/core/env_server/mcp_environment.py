@@ -80,6 +80,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     mcp_server: Any = None
     mcp_client: Client[Any] | None = None
     _mode: str | None = None
+    _expose_errors: bool = True
     _host: ToolHost | None = None
     _bound: tuple[EnvThread, asyncio.AbstractEventLoop] | None = None
     _early_tools: tuple[tuple[str | None, Callable[..., Any]], ...] = ()
@@ -88,7 +89,12 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         super().__init__(transform=transform)
         _refuse_reserved(get_server_tools(mcp_server))
         self.mcp_server = mcp_server
-        self._host = ToolHost(mcp_server, lambda: MCP_TOOL_CALL_TIMEOUT, lambda: self._mode)
+        self._host = ToolHost(
+            mcp_server,
+            timeout_s=lambda: MCP_TOOL_CALL_TIMEOUT,
+            mode=lambda: self._mode,
+            exposes=lambda: self._expose_errors,
+        )
         self.mcp_client = self._host.client
         if self._bound is not None:
             self._host.bind(*self._bound)

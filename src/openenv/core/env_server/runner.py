@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar, cast
 from openenv.core.env_server.cancelling import Cancelling
 from openenv.core.env_server.interfaces import Environment
 
-__all__ = ["Crash", "EnvRunner", "EnvThread"]
+__all__ = ["Crash", "EnvRunner", "EnvThread", "watched"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -224,7 +224,7 @@ class EnvRunner:
             CallCancelled: it ended early, because its caller gave up.
         """
         self.cancelling.begin()
-        started = _watched(self._begun(start), f"{self.name}.{what}")
+        started = watched(self._begun(start), f"{self.name}.{what}")
         return await self.cancelling.awaiting(_guarded(started))
 
     async def finish(self, work: Callable[[], T]) -> T:
@@ -346,7 +346,7 @@ class EnvRunner:
 
 
 @types.coroutine
-def _watched(coroutine: Coroutine[Any, Any, T], where: str) -> Generator[Any, Any, T]:
+def watched(coroutine: Coroutine[Any, Any, T], where: str) -> Generator[Any, Any, T]:
     """Await a coroutine, and name it in the log where it holds up the event loop and every session with it."""
     resume: Callable[[], Any] = functools.partial(coroutine.send, None)
     while True:

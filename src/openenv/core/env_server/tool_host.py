@@ -5,71 +5,59 @@ It decides where a tool runs: an ``async def`` on the event loop, everything els
 where its constructor, ``reset`` and ``step`` run too. So a tool that blocks holds up neither the loop nor another
 session, and objects that belong to a thread stay on it.
 
-The host finds its way into a FastMCP server by the two doors that FastMCP has for this: a middleware, which sees each
-call begin and fail, and a transform, which hands out the tools to run. Both act only inside a session that a host (or
-the ``/mcp`` route) has opened; whoever uses the server in another way sees it as it is. This is the one module that
-knows how FastMCP works; what an environment is, is in `openenv.core.env_server.mcp_environment`.
+How it gets into a FastMCP server is in `openenv.core.env_server.tool_doors`; what an environment is, in
+`openenv.core.env_server.mcp_environment`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import inspect
 import itertools
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-import anyio
 from fastmcp import Client, FastMCP
 from fastmcp.client.client import CallToolResult
 from fastmcp.exceptions import DisabledError, NotFoundError, ToolError, ValidationError
-from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.server.transforms import GetToolNext, Transform
+from fastmcp.server.middleware import CallNext, MiddlewareContext
 from fastmcp.tools import Tool as FastTool
 from fastmcp.tools.base import ToolResult
 from fastmcp.tools.function_tool import FunctionTool
 from mcp import McpError
 from mcp import types as mcp_types
 
-from openenv.core.env_server.mcp_types import RESERVED_TOOL_NAMES, ToolErrorType
+from openenv.core.env_server.mcp_types import ToolErrorType
 from openenv.core.env_server.runner import EnvThread
+from openenv.core.env_server.tool_doors import (
+    CALL_KEY,
+    Gate,
+    ToolCall,
+    awaits,
+    call_number,
+    current_bench,
+    current_gate,
+    current_host,
+    forget_closed,
+    install,
+    moved_to_thread,
+    run_in_time,
+    watched_on_loop,
+)
 from openenv.core.env_server.tool_threads import Bench, background_loop
 from openenv.core.env_server.tools import ToolFailed
-from openenv.core.wire.json_codec import non_finite_path
 
-__all__ = ["ToolHost", "mode_tool", "server_tools"]
+__all__ = ["Gate", "ToolHost", "mode_tool", "server_tools"]
 
 logger = logging.getLogger("openenv.server")
 
 T = TypeVar("T")
-Gate = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-
-_CALL_KEY = "openenv/call"
 _CLOSE_S = 5.0
 """How long ``close()`` waits for an inner session to end."""
-
-_host: contextvars.ContextVar[ToolHost | None] = contextvars.ContextVar("openenv_tool_host", default=None)
-_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("openenv_tool_gate", default=None)
-_current: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("openenv_tool_call", default=None)
-_bench: contextvars.ContextVar[Bench | None] = contextvars.ContextVar("openenv_tool_bench", default=None)
-
-
-@dataclass(slots=True)
-class _Call:
-    """One call of a tool. ``failure`` is what it raised, before the protocol made text of that."""
-
-    host: ToolHost
-    name: str
-    timeout_s: float | None
-    bench: Bench | None = None
-    failure: BaseException | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
 class ToolHost:
@@ -79,6 +67,7 @@ class ToolHost:
         server: its FastMCP server.
         timeout_s: tells how many seconds a call may take that does not bring its own limit; None for any.
         mode: tells which of the tools of one mode are there, those of ``production`` or of ``simulation``.
+        exposes: tells whether callers may see what a tool raised; if not, only the log has it.
 
     Attributes:
         client: the client whose session is kept open; None after `close`.
@@ -86,21 +75,27 @@ class ToolHost:
     """
 
     def __init__(
-        self, server: FastMCP[Any], timeout_s: Callable[[], float | None], mode: Callable[[], str | None]
+        self,
+        server: FastMCP[Any],
+        *,
+        timeout_s: Callable[[], float | None],
+        mode: Callable[[], str | None],
+        exposes: Callable[[], bool],
     ) -> None:
         self.server = server
         self.client: Client[Any] | None = Client(server)
         self.mode_tools: dict[str, dict[str, FastTool]] = {}
         self._timeout_s = timeout_s
         self._mode = mode
+        self.exposes = exposes
         self._thread: EnvThread | None = None
         self._own_thread = False
         self._home: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[asyncio.AbstractEventLoop, _InnerSession] = {}
-        self._calls: dict[str, _Call] = {}
-        self._moved: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._calls: dict[str, ToolCall] = {}
+        self._placed: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._numbers = itertools.count(1)
-        _install(server)
+        install(server)
 
     # ------------------------------------------------------------ where it lives
 
@@ -127,7 +122,7 @@ class ToolHost:
         bench = Bench()
 
         async def on_bench() -> T:
-            _bench.set(bench)
+            current_bench.set(bench)
             return await start()
 
         future = asyncio.run_coroutine_threadsafe(on_bench(), loop)
@@ -175,12 +170,12 @@ class ToolHost:
         Raises:
             ToolFailed: there is no such tool, or the call failed, or it took too long.
         """
-        call = _Call(self, name, self._timeout_s() if timeout_s is None else timeout_s, _bench.get())
+        call = ToolCall(self, name, self._timeout_s() if timeout_s is None else timeout_s, current_bench.get())
         number = str(next(self._numbers))
         self._calls[number] = call
         try:
             client = await self.session()
-            result = await client.call_tool(name, arguments, raise_on_error=False, meta={_CALL_KEY: number})
+            result = await client.call_tool(name, arguments, raise_on_error=False, meta={CALL_KEY: number})
         except asyncio.CancelledError:
             call.scope.cancel()
             raise
@@ -197,15 +192,15 @@ class ToolHost:
 
     async def serve(self, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]) -> ToolResult:
         """Run a call that has come through an MCP session of this environment. For the middleware."""
-        known = self._calls.get(_number(context))
+        known = self._calls.get(call_number(context))
         if known is not None:
-            return await _run(known, context, call_next)
-        call = _Call(self, context.message.name, self._timeout_s())
-        gate = _gate.get()
+            return await run_in_time(known, context, call_next)
+        call = ToolCall(self, context.message.name, self._timeout_s())
+        gate = current_gate.get()
         if gate is None:
-            return await _run(call, context, call_next)
+            return await run_in_time(call, context, call_next)
         try:
-            return cast(ToolResult, await gate(lambda: _run(call, context, call_next)))
+            return cast(ToolResult, await gate(lambda: run_in_time(call, context, call_next)))
         except asyncio.CancelledError:
             call.scope.cancel()
             raise
@@ -232,12 +227,10 @@ class ToolHost:
 
     def placed(self, tool: FunctionTool) -> FunctionTool:
         """The tool, made to run on the environment's thread if it does not await."""
-        if _awaits(tool.fn):
-            return tool
-        moved = self._moved.get(tool.fn)
-        if moved is None:  # one for each function, for FastMCP caches what it knows of a function
-            moved = self._moved[tool.fn] = _moved(tool.fn)
-        return tool.model_copy(update={"fn": moved, "run_in_thread": False})
+        placed = self._placed.get(tool.fn)
+        if placed is None:  # one for each function, for FastMCP caches what it knows of a function
+            placed = self._placed[tool.fn] = watched_on_loop(tool.fn) if awaits(tool.fn) else moved_to_thread(tool.fn)
+        return tool.model_copy(update={"fn": placed, "run_in_thread": False})
 
     # ------------------------------------------------------------ tools of one mode
 
@@ -252,12 +245,12 @@ class ToolHost:
         Args:
             gate: runs each of their calls, when it is its turn.
         """
-        tokens = _host.set(self), _gate.set(gate)
+        tokens = current_host.set(self), current_gate.set(gate)
         try:
             yield
         finally:
-            _host.reset(tokens[0])
-            _gate.reset(tokens[1])
+            current_host.reset(tokens[0])
+            current_gate.reset(tokens[1])
 
     # ------------------------------------------------------------ the end
 
@@ -267,8 +260,10 @@ class ToolHost:
         for inner in self._sessions.values():
             inner.close()
         self._sessions.clear()
+        self._placed.clear()
         if self._own_thread and self._thread is not None:
             self._thread.stop()
+        forget_closed()
 
 
 class _InnerSession:
@@ -298,7 +293,7 @@ class _InnerSession:
 
     async def _hold(self) -> None:
         """One task opens and closes it, as cancel scopes want it; calls come from any other."""
-        _host.set(self._host)
+        current_host.set(self._host)
         try:
             async with self._client:
                 self._opened.set_result(self._client)
@@ -324,39 +319,7 @@ class _InnerSession:
             logger.warning("an inner MCP session has not ended for %g s", _CLOSE_S)
 
 
-async def _run(call: _Call, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]) -> ToolResult:
-    """Run a call inside its time."""
-    _current.set(call)
-    if call.timeout_s is not None:
-        call.scope.deadline = anyio.current_time() + call.timeout_s
-    try:
-        with call.scope:
-            result = await call_next(context)
-            _refuse_non_finite(result)
-            return result
-    except BaseException as raised:  # raised on: only noted, for whoever asks what it was
-        call.failure = raised
-        raise
-    if call.timeout_s is not None and anyio.current_time() >= call.scope.deadline:
-        call.failure = ToolFailed(
-            ToolErrorType.TIMEOUT, f"Tool '{call.name}' timed out after {call.timeout_s:g} seconds"
-        )
-    else:
-        call.failure = ToolFailed(ToolErrorType.EXECUTION_ERROR, f"Tool '{call.name}' was cancelled")
-    raise ToolError(str(call.failure)) from call.failure
-
-
-def _refuse_non_finite(result: Any) -> None:
-    """MCP has JSON without NaN: refused here, where it can still be told, instead of turning into null."""
-    structured = getattr(result, "structured_content", None)
-    path = non_finite_path(structured)
-    if path is not None:
-        raise ToolError(
-            f"The tool ran, but its result cannot be told: '{path}' is NaN or infinite, which MCP cannot carry"
-        )
-
-
-def _failed(result: CallToolResult, call: _Call) -> ToolFailed:
+def _failed(result: CallToolResult, call: ToolCall) -> ToolFailed:
     texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
     kind = _kind(call.failure, ToolErrorType.EXECUTION_ERROR)
     failed = ToolFailed(
@@ -375,86 +338,12 @@ def _kind(failure: BaseException | None, otherwise: ToolErrorType) -> ToolErrorT
             return ToolErrorType.TOOL_NOT_FOUND
         case ValidationError():
             return ToolErrorType.INVALID_ARGS
-        case McpError() if failure.error.code == mcp_types.CONNECTION_CLOSED:
+        case ToolError(__cause__=McpError() as cause) if cause.error.code == mcp_types.CONNECTION_CLOSED:
             return ToolErrorType.TIMEOUT  # -32000: a tool that has a time limit of its own
         case None:
             return otherwise
         case _:
             return ToolErrorType.EXECUTION_ERROR
-
-
-def _number(context: MiddlewareContext[Any]) -> str:
-    request = context.fastmcp_context.request_context if context.fastmcp_context else None
-    meta = request.meta if request is not None else None
-    return str((meta.model_extra or {}).get(_CALL_KEY, "")) if meta is not None else ""
-
-
-# ---------------------------------------------------------------- the two doors into a FastMCP server
-
-
-class _Guard(Middleware):
-    """Sees calls begin and fail."""
-
-    async def on_call_tool(
-        self, context: MiddlewareContext[mcp_types.CallToolRequestParams], call_next: CallNext[Any, ToolResult]
-    ) -> ToolResult:
-        host = _host.get()
-        return await (call_next(context) if host is None else host.serve(context, call_next))
-
-
-class _Placing(Transform):
-    """Hands out the tools: those of the mode, none with a reserved name, each to run where it should."""
-
-    async def list_tools(self, tools: Sequence[FastTool]) -> Sequence[FastTool]:
-        host = _host.get()
-        if host is None:
-            return tools
-        kept = [tool for tool in tools if tool.name not in RESERVED_TOOL_NAMES and tool.name not in host.mode_tools]
-        return [*kept, *(tool for name in host.mode_tools if (tool := host.mode_tool(name)) is not None)]
-
-    async def get_tool(self, name: str, call_next: GetToolNext, *, version: Any = None) -> FastTool | None:
-        host = _host.get()
-        if host is None:
-            return await call_next(name, version=version)
-        if name in RESERVED_TOOL_NAMES:
-            return None
-        tool = host.mode_tool(name) if name in host.mode_tools else await call_next(name, version=version)
-        call = _current.get()
-        return tool if call is None or not isinstance(tool, FunctionTool) else host.placed(tool)
-
-
-_installing = threading.Lock()
-
-
-def _install(server: FastMCP[Any]) -> None:
-    """Go through both doors, once a server: several environments may share one."""
-    with _installing:
-        if not any(isinstance(one, _Guard) for one in server.middleware):
-            server.middleware.insert(0, _Guard())
-            server.add_transform(_Placing())
-
-
-def _moved(fn: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(fn)
-    async def moved(*args: Any, **kwargs: Any) -> Any:
-        call = _current.get()
-        assert call is not None, "only calls of a host are moved"
-        context = contextvars.copy_context()
-
-        def work() -> Any:
-            value = context.run(fn, *args, **kwargs)
-            return context.run(list, value) if inspect.isgenerator(value) else value
-
-        value = await call.host.on_thread(work, call.bench)
-        return await value if inspect.isawaitable(value) else value
-
-    return moved
-
-
-def _awaits(fn: Any) -> bool:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 # ---------------------------------------------------------------- looking at a server

@@ -159,7 +159,4 @@ def _crashed(raised: BaseException, runner: EnvRunner, method: str) -> RpcError:
         data["content"] = [block.model_dump(mode="json") for block in raised.content]
     if raised.structured is not None:
         data["structured_content"] = raised.structured
-    own_words = raised.error_type is ToolErrorType.EXECUTION_ERROR
-    return RpcError(
-        JsonRpcErrorCode.INTERNAL_ERROR, str(raised), data, trace=uuid.uuid4().hex[:8] if own_words else None
-    )
+    return RpcError(JsonRpcErrorCode.INTERNAL_ERROR, str(raised), data)

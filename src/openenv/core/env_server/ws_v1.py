@@ -222,7 +222,8 @@ class V1Socket:
         channel.session.touch()
         try:
             small = len(frame) <= DECODE_HERE_BYTES
-            message, digest = _decode(frame) if small else await asyncio.to_thread(_decode, frame)
+            binary = Feature.MSGPACK in channel.uses
+            message, digest = _decode(frame, binary) if small else await asyncio.to_thread(_decode, frame, binary)
         except CallError as error:
             return channel.refuse(None, error)
         match message.get("type"):
@@ -330,6 +331,6 @@ class V1Socket:
         self.finish(1000, "lost")
 
 
-def _decode(frame: Frame) -> tuple[dict[str, Any], bytes]:
-    message = decode_frame(frame)
+def _decode(frame: Frame, binary: bool) -> tuple[dict[str, Any], bytes]:
+    message = decode_frame(frame, binary=binary)
     return message, hashlib.sha256(frame.encode("utf-8") if isinstance(frame, str) else frame).digest()

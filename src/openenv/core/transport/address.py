@@ -13,7 +13,7 @@ _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server's ``/ws`` route is.
+    """Where a server's WebSocket route is.
 
     Attributes:
         url: the WebSocket URL to dial; may hold credentials or a query.
@@ -26,14 +26,15 @@ class Address:
     loopback: bool
 
     @classmethod
-    def parse(cls, base_url: str) -> Address:
+    def parse(cls, base_url: str, route: str = "/ws") -> Address:
         """Read a server address.
 
-        ``http`` and ``https`` become ``ws`` and ``wss``, an address without a scheme is ``ws``, and ``/ws`` is
+        ``http`` and ``https`` become ``ws`` and ``wss``, an address without a scheme is ``ws``, and the route is
         appended to the path unless it is there. A path prefix and a query are kept.
 
         Args:
             base_url: as ``http://localhost:8000``, ``https://org-name.hf.space/prefix/``, ``[::1]:8000``.
+            route: the server's WebSocket route.
 
         Raises:
             TypeError: not a text.
@@ -53,8 +54,8 @@ class Address:
         if not parts.hostname:
             raise ValueError(f"The server address {base_url!r} names no host; give one as http://host:port.")
         path = parts.path.rstrip("/")
-        if not path.endswith("/ws"):
-            path += "/ws"
+        if not path.endswith(route):
+            path += route
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         place = host if parts.port is None else f"{host}:{parts.port}"
         return cls(

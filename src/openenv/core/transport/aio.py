@@ -30,8 +30,17 @@ from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
+from openenv.core.wire.frames import is_text
 
-__all__ = ["RETRYABLE_STATUS", "WebSocketConnector", "WebSocketTransport", "may_pass", "reason_of", "user_agent"]
+__all__ = [
+    "RETRYABLE_STATUS",
+    "WebSocketConnector",
+    "WebSocketTransport",
+    "drop_of",
+    "may_pass",
+    "reason_of",
+    "user_agent",
+]
 
 CLOSE_TIMEOUT_S = 0.4
 """How long a peer has to answer a close frame, and to let go of the TCP connection, before it is cut."""
@@ -174,15 +183,15 @@ class WebSocketTransport:
 
     async def send(self, data: bytes) -> None:
         try:
-            await self.connection.send(data, text=True)
+            await self.connection.send(data, text=is_text(data))
         except (ConnectionClosed, OSError) as error:
-            raise TransportClosed(_drop(error)) from error
+            raise TransportClosed(drop_of(error)) from error
 
     async def receive(self) -> str | bytes | Oversized:
         try:
             frame = await self.connection.recv(decode=False)
         except (ConnectionClosed, OSError) as error:
-            raise TransportClosed(_drop(error, self._limit)) from error
+            raise TransportClosed(drop_of(error, self._limit)) from error
         if self._limit is not None and len(frame) > self._limit:
             return Oversized(len(frame), self._limit)
         return frame
@@ -200,7 +209,10 @@ class WebSocketTransport:
         return self.connection.close_code not in (None, 1006)  # 1006: no close frame came from the peer
 
     def abort(self) -> None:
-        self.connection.transport.abort()
+        if self.connection.loop.is_closed():
+            self._release()
+        else:
+            self.connection.transport.abort()
 
     def farewell(self, goodbye: bytes) -> None:
         sock = self.connection.transport.get_extra_info("socket")
@@ -211,14 +223,20 @@ class WebSocketTransport:
                 frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
                 sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
             sock._sock.shutdown(socket.SHUT_RDWR)
-            if self.connection.loop.is_closed():  # nobody else will close it
-                sock._sock.close()
-                self.connection.transport._sock = None  # type: ignore[attr-defined]
+            if self.connection.loop.is_closed():
+                self._release()
         except (OSError, AttributeError):
             pass  # best effort: the server notices a closed socket as well
 
+    def _release(self) -> None:
+        """Close the socket of an event loop that is gone, for nobody else will."""
+        sock = self.connection.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock._sock.close()
+        self.connection.transport._sock = None  # type: ignore[attr-defined]
 
-def _drop(error: Exception, limit: int | None = None) -> Drop:
+
+def drop_of(error: Exception, limit: int | None = None) -> Drop:
     """Read how a connection ended. A close code that only we sent is ours."""
     if not isinstance(error, ConnectionClosed):
         return Drop(detail=f"{type(error).__name__}: {error}")

@@ -56,7 +56,7 @@ class FrameTransport(Protocol):
     subprotocol: str | None
 
     async def send(self, data: bytes) -> None:
-        """Write one text frame (UTF-8 bytes) and wait until the connection can take more.
+        """Write one frame, text or binary as its first byte says, and wait until the connection can take more.
 
         Raises:
             TransportClosed: the connection has ended; the frame may have left or not.

@@ -1,0 +1,89 @@
+"""What both directions of the array codec share: its limits, its marks, and how a refused value finds its path."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = [
+    "MAX_CONTAINERS",
+    "MAX_DEPTH",
+    "NDARRAY",
+    "NPGENERIC",
+    "SIZES",
+    "Refused",
+    "installed",
+    "load_msgpack",
+    "load_numpy",
+    "shown",
+]
+
+MAX_DEPTH = 100
+"""Deepest nesting of maps and arrays, sent or received."""
+
+MAX_CONTAINERS = 2**18
+"""Most maps and lists in one received frame: an empty one is a single byte there and some sixty in memory."""
+
+NDARRAY = b"__ndarray__"
+NPGENERIC = b"__npgeneric__"
+SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "m": (8,), "M": (8,)}
+
+
+class Refused(Exception):
+    """A value was refused; the path to it is collected on the way up."""
+
+    def __init__(self, why: str, type_name: str = "") -> None:
+        self.why = why
+        self.type_name = type_name
+        self.keys: list[object] = []
+        super().__init__(why)
+
+    @property
+    def path(self) -> str:
+        """Where the value stands, as ``data.states.t``."""
+        text = ""
+        for key in reversed(self.keys):
+            text += f"[{key}]" if isinstance(key, int) else f"{'.' if text else ''}{shown(key)}"
+        return text
+
+
+def shown(key: object) -> str:
+    """A value for an error text: short, whatever it is."""
+    text = key if isinstance(key, str) else repr(key)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@cache
+def installed() -> bool:
+    """Whether numpy and msgpack are there, without importing them."""
+    return all(name in sys.modules or find_spec(name) is not None for name in ("numpy", "msgpack"))
+
+
+@cache
+def load_numpy() -> Any:
+    """The module ``numpy``.
+
+    Raises:
+        ImportError: it is not installed; says what to install.
+    """
+    try:
+        import numpy
+    except ImportError as error:
+        raise ImportError("Arrays on the wire need numpy: pip install 'openenv[policy]'") from error
+    return numpy
+
+
+@cache
+def load_msgpack() -> Any:
+    """The module ``msgpack``.
+
+    Raises:
+        ImportError: it is not installed; says what to install.
+    """
+    try:
+        import msgpack  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError("Binary frames need msgpack: pip install 'openenv[policy]'") from error
+    return msgpack
