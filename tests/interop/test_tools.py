@@ -7,13 +7,14 @@ import asyncio
 import gc
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interop.sides import OURS, UPSTREAM, Mirror, Servers, Side, mirror_server
+from interop.sides import OURS, UPSTREAM, Driver, Mirror, Servers, Side, mirror_server
 from interop.tools import Player, proxied, ran_on
 from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
 from openenv.core.exceptions import (
@@ -41,6 +42,32 @@ def side(request: pytest.FixtureRequest) -> Side:
 @pytest.fixture
 def server(side: Side, servers: Servers) -> Mirror:
     return servers(side, "tool_app:app")
+
+
+@pytest.fixture(scope="module")
+def singles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Side], Mirror]]:
+    """Servers with one place. Who takes it, gives it back."""
+    started: dict[Side, Mirror] = {}
+    with ExitStack() as stack:
+
+        def get(side: Side) -> Mirror:
+            if side not in started:
+                directory = tmp_path_factory.mktemp("single")
+                serving = mirror_server(side, directory, "tool_app:app", MAX_CONCURRENT_ENVS="1")
+                started[side] = stack.enter_context(serving)
+            return started[side]
+
+        yield get
+
+
+@pytest.fixture
+def single(side: Side, singles: Callable[[Side], Mirror]) -> Iterator[Mirror]:
+    """A server with one place, which is free before and after."""
+    server = singles(side)
+    yield server
+    server.wait_for("close", len(server.events("init")))
+    with MCPToolClient(server.url).sync() as newcomer:
+        newcomer.list_tools()
 
 
 @pytest.fixture(params=MODES)
@@ -156,6 +183,52 @@ def test_a_closed_client_says_so(server: Mirror, mode: str) -> None:
 def test_another_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="production"):
         MCPToolClient("http://localhost:1", mode="simulation")
+
+
+# ------------------------------------------------------------------ upstream's client on our server
+
+
+@pytest.fixture
+def theirs(drivers: Callable[[Side, str], Driver], mode: str) -> Iterator[Driver]:
+    """Upstream's clients."""
+    driver = drivers(UPSTREAM, mode)
+    yield driver
+    driver.forget()
+
+
+UPSTREAMS = "openenv.core.mcp_client:MCPToolClient"
+
+
+def test_upstreams_client_on_our_server(theirs: Driver, servers: Servers) -> None:
+    server = servers(OURS, "tool_app:app")
+    with FaultProxy("127.0.0.1", server.port) as proxy:
+        theirs.new(proxy.url, kind=UPSTREAMS)
+        number = theirs.reset(episode_id="E").value["observation"]["metadata"]["env_no"]
+        listed = theirs.call("list_tools").value
+        assert [tool["name"] for tool in listed][:3] == ["inc", "inc_async", "greet"]
+        assert listed[0]["input_schema"]["properties"]["by"] == {"default": 1, "type": "integer"}
+        for count, tool in enumerate(["inc", "inc_async"], start=1):
+            assert theirs.call("call_tool", tool).value == {"env_no": number, "count": count}
+        assert theirs.call("call_tool", "boom", kwargs={"text": "it broke"}).raised == "RuntimeError"
+        assert theirs.state().value["episode_id"] == "E"
+        proxy.cut()
+        assert theirs.call("call_tool", "inc").value == {"env_no": number, "count": 3}
+        theirs.call("noticed")
+        assert theirs.state().value["step_count"] == 3
+        _ = theirs.call("close").value
+        server.wait_for("close", env_no=number)
+
+
+def test_twenty_cycles_of_upstreams_client(theirs: Driver, singles: Callable[[Side], Mirror]) -> None:
+    server = singles(OURS)
+    before = len(server.events("init"))
+    for _ in range(20):
+        theirs.new(server.url, kind=UPSTREAMS)
+        _ = theirs.call("connect")
+        assert len(theirs.call("list_tools").value) == 7
+        _ = theirs.call("close").value
+    assert len(server.events("init")) == before + 20
+    server.wait_for("close", before + 20)
 
 
 # ------------------------------------------------------------------ the socket drops, the session stays
@@ -411,48 +484,45 @@ def test_where_no_client_may_reset_a_new_session_is_the_new_episode(mode: str, t
 # ------------------------------------------------------------------ nothing is left behind
 
 
-def test_twenty_cycles_at_capacity_one(side: Side, mode: str, tmp_path: Path) -> None:
-    with mirror_server(side, tmp_path, "tool_app:app", MAX_CONCURRENT_ENVS="1") as server:
-        for cycle in range(20):
-            player = Player(server.url, mode)
-            if cycle % 2:
-                player.do("connect")
-            assert len(player.do("list_tools")) == 7
-            player.end()
-        assert len(server.events("init")) == len(server.events("close")) == 20  # 0 active
+def test_twenty_cycles_at_capacity_one(single: Mirror, mode: str) -> None:
+    before = len(single.events("init"))
+    for cycle in range(20):
+        player = Player(single.url, mode)
+        if cycle % 2:
+            player.do("connect")
+        assert len(player.do("list_tools")) == 7
+        player.end()
+        assert len(single.events("close")) == len(single.events("init"))  # 0 active
+    assert len(single.events("init")) == before + 20
 
 
-def test_a_connect_that_is_given_up_leaves_nothing(side: Side, tmp_path: Path) -> None:
+def test_a_connect_that_is_given_up_leaves_nothing(single: Mirror) -> None:
     """The server has made the session, and its answer is on the way, when the caller goes."""
-    with (
-        mirror_server(side, tmp_path, "tool_app:app", MAX_CONCURRENT_ENVS="1") as server,
-        proxied(server, "async") as (proxy, player),
-    ):
+    before = len(single.events("init"))
+    with proxied(single, "async") as (proxy, player):
         proxy.hold("reply")
         connect = player.start("connect")
         proxy.wait_for_held("reply")
         connect.cancel()
         proxy.heal()
-        server.wait_for("close")
+        single.wait_for("close", before + 1)
         assert player.tool("inc")["count"] == 1
-        assert len(server.events("init")) == 2
+        assert len(single.events("init")) == before + 2
 
 
-def test_a_client_that_is_dropped_gives_its_session_back(side: Side, mode: str, tmp_path: Path) -> None:
-    with mirror_server(side, tmp_path, "tool_app:app", MAX_CONCURRENT_ENVS="1") as server:
-        for number in range(1, 4):
-            player = Player(server.url, mode)
-            assert player.do("reset").observation.metadata["env_no"] == number
-            if number != 2:
-                del player.client
-                gc.collect()
-                server.wait_for("close", env_no=number)
-                player.let_go()
-            else:  # its loop is gone before it
-                player.let_go()
-                del player
-                gc.collect()
-                server.wait_for("close", env_no=number)
+@pytest.mark.parametrize("loop_first", [False, True], ids=["client first", "loop first"])
+def test_a_client_that_is_dropped_gives_its_session_back(single: Mirror, mode: str, loop_first: bool) -> None:
+    player = Player(single.url, mode)
+    number = player.do("reset").observation.metadata["env_no"]
+    if loop_first:
+        player.let_go()
+        del player
+    else:
+        del player.client
+    gc.collect()
+    single.wait_for("close", env_no=number)
+    if not loop_first:
+        player.let_go()
 
 
 def test_the_session_survives_the_event_loop(server: Mirror) -> None:
