@@ -1,6 +1,6 @@
-"""A client of standard MCP, by version 2 of the official Python SDK. Arguments: the URL, and the file that `wait` waits for.
+"""A client of standard MCP, by version 2 of the official Python SDK.
 
-Prints one JSON line for each thing that it has done.
+Arguments: the URL, and the file that `wait` waits for. Prints one JSON line for each thing that it has done.
 """
 
 from __future__ import annotations
