@@ -1,8 +1,8 @@
 """Standard MCP clients on our ``/mcp``: each lists, calls, has one environment, and survives a stream that is cut.
 
-Version 1 of the official Python SDK and FastMCP's client are in `tests/core/env_server/test_mcp_stream.py`, too. Version
-2 has an environment of its own (``make mcp2``), and the TypeScript SDK needs Node (``make node-sdk``). What is not set up
-is skipped, unless ``OPENENV_MCP2_REQUIRED`` or ``OPENENV_NODE_REQUIRED`` is set: then its test fails.
+Version 1 of the official Python SDK and FastMCP's client are in `tests/core/env_server/test_mcp_stream.py`, too.
+Version 2 has an environment of its own (``make mcp2``), and the TypeScript SDK needs Node (``make node-sdk``). What is
+not set up is skipped, unless ``OPENENV_MCP2_REQUIRED`` or ``OPENENV_NODE_REQUIRED`` is set: then its test fails.
 """
 
 from __future__ import annotations
