@@ -102,6 +102,17 @@ class HttpPoster:
         if client is not None:
             await client.aclose()
 
+    def drop(self) -> None:
+        """Let go of idle connections whose event loop is closed; for finalizers, best effort."""
+        client, self._client = self._client, None
+        try:
+            for connection in client._transport._pool.connections:  # type: ignore[union-attr]
+                transport = connection._connection._network_stream._stream._transport
+                transport._sock.close()
+                transport._sock = None  # nobody else will close it
+        except (AttributeError, OSError):
+            pass  # another version of the library: the garbage collector closes them, with a warning
+
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
