@@ -32,6 +32,7 @@ BUGS = {
     "bytes-text": "3.4a",
     "infers-twice": "4a",
     "ignore-env-ids": "4.3a",
+    "same-sets": "4.3b",
     "feeds-back-unasked": "4.3c",
     "infers-all": "4.3d",
     "duplicate-index": "4.4a",
@@ -169,6 +170,7 @@ class Client:
         self.asked: dict[int, tuple[int, np.ndarray]] = {}
         self.connections = 0
         self.left_out: set[int] = set()
+        self.held: tuple[list[int], list[int]] = ([], [])  # envs that wait for the others, and those that have ended
 
     def run(self) -> None:
         """Roll out until the server stops."""
@@ -189,7 +191,7 @@ class Client:
     def iterate(self) -> None:
         """Infer for the envs without a chunk, execute one step of each chunk, feed back the chunks that ended."""
         count = len(self.envs.t)
-        asking = [env for env in range(count) if not self.chunks.get(env)]
+        asking = [env for env in range(count) if not self.chunks.get(env) and env not in self.held[0]]
         if self.bug == "infers-all" and asking:
             asking = list(range(count))
         if self.bug == "replans-some" and self.connections > 1 and len(asking) == count and not self.left_out:
@@ -210,6 +212,15 @@ class Client:
                 terminal.append(env)
                 if self.bug == "reset-in-step":
                     self.envs.reset(env)
+        if self.bug == "same-sets":
+            self.held[0].extend(ended)
+            self.held[1].extend(terminal)
+            if len(self.held[0]) < count:
+                for env in ended:
+                    self.chunks[env] = []
+                return
+            ended, terminal = sorted(self.held[0]), sorted(self.held[1])
+            self.held = ([], [])
         try:
             if ended:
                 self.feed_back(ended, terminal)
@@ -362,6 +373,7 @@ class Client:
         """7.6: whatever the reason, all chunks and sums are void, and nothing may be reused."""
         self.ws = None
         self.left_out = set()
+        self.held = ([], [])
         if self.bug != "stale-chunk":
             self.chunks = {}
             self.sums[:] = 0.0

@@ -79,5 +79,5 @@ def test_actions(space: Any, rows: Any, wanted: Any) -> None:
     ],
 )
 def test_actions_that_do_not_fit(space: Any, rows: Any) -> None:
-    with pytest.raises(ValueError, match="action|space"):
+    with pytest.raises(ValueError, match=r"action|space"):
         ActionMap(space)(rows)

@@ -63,6 +63,7 @@ class Ledger:
         connections: how many there were.
         features: listed on the present one.
         reused: rows that were reused.
+        reusable: rows that could have been.
         differed: a feedback named other envs than the infer before it.
         values: the clause of a value that was read wrong.
     """
@@ -78,6 +79,7 @@ class Ledger:
         self.features: tuple[str, ...] = ()
         self.values = "5.3b"
         self.reused = 0
+        self.reusable = 0
         self.differed = False
         self._request = 0
         self._first_of: list[int] = []
@@ -126,6 +128,7 @@ class Ledger:
         seen = self._steps(infer.obs, infer.sent)
         for env in infer.envs:
             known = self.envs.setdefault(env, self._new(env))
+            self.reusable += known.fed and not known.ended
             again = known.chunk is not None
             judge.expect(not again, "4.3d", "infers-again", f"env {env} infers before it fed back")
             if env in seen:
@@ -191,7 +194,7 @@ class Ledger:
             known = self.envs[env]
             known.asked = False
             known.chunk = _Chunk(self._request, known.t, dtype)
-        self._reversed = reverse
+        self._reversed = reverse and len(ids) > 1
         self._request += 1
         return ids, values(ids, self.horizon, self.width, dtype, self._request - 1)
 

@@ -6,6 +6,7 @@ Every wait is bounded, and ends with the program, so no client can leave a run h
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
 
 from openenv.conformance.policy.codec import Form, pack
 from openenv.conformance.policy.judge import Judge
@@ -21,11 +23,13 @@ from openenv.conformance.policy.ledger import Ledger
 from openenv.conformance.policy.messages import Infer, read_feedback, read_infer, read_message
 from openenv.conformance.program import Program
 
-__all__ = ["RESYNC", "STOP", "Answer", "Link", "Settings", "Stage"]
+__all__ = ["RESYNC", "STOP", "Answer", "End", "Link", "Settings", "Stage"]
 
 T = TypeVar("T")
-STOP = (1001, "plugrl-server-stop")
-RESYNC = (1001, "plugrl-server-resync")
+End = tuple[int, str] | None
+"""Code and reason of a close frame; None for a cut."""
+STOP: End = (1001, "plugrl-server-stop")
+RESYNC: End = (1001, "plugrl-server-resync")
 _TOO_BIG = 1009
 _QUIET_S = 0.15
 _EARLY_S = 0.05
@@ -212,7 +216,7 @@ class Stage:
 
     async def stop(self, link: Link, clause: str = "7.1a") -> None:
         """End the run, and see the client exit with code 0."""
-        await link.close(*STOP)
+        await link.end(STOP)
         await self.stopped(clause)
 
     async def stopped(self, clause: str = "7.1a") -> None:
@@ -337,9 +341,31 @@ class Link:
         except ConnectionClosed:
             return None
 
-    async def close(self, code: int, reason: str) -> None:
-        """End the connection with a close frame."""
-        await self._ws.close(code, reason)
+    async def end(self, how: End) -> None:
+        """End the connection with a close frame, or without one."""
+        if how is None:
+            self.cut()
+        else:
+            await self._ws.close(*how)
+
+    async def act_and_end(self, infer: Infer, how: End) -> None:
+        """Send an action and end the connection, in one segment: what the client sends next can only fail."""
+        self._cork(True)
+        await self.act(infer)
+        if how is None:
+            self._cork(False)
+            return self.cut()
+        closing = asyncio.create_task(self._ws.close(*how))
+        while self._ws.state is State.OPEN and not closing.done():
+            await asyncio.sleep(0)
+        self._cork(False)
+        return await closing
+
+    def _cork(self, closed: bool) -> None:
+        """Hold back what is written, where the system can; elsewhere the client may be quicker than the close."""
+        sock = self._ws.transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_CORK"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, int(closed))
 
     def cut(self) -> None:
         """Reset the connection, without a close frame."""
