@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -523,6 +525,25 @@ def test_a_client_that_is_dropped_gives_its_session_back(single: Mirror, mode: s
     single.wait_for("close", env_no=number)
     if not loop_first:
         player.let_go()
+
+
+FORGETFUL = """
+import asyncio, sys
+from openenv.core.mcp_client import MCPToolClient
+client = MCPToolClient(sys.argv[1])
+if sys.argv[2] == "sync":
+    client.sync().reset()
+else:
+    async def play():
+        await client.reset()
+    asyncio.run(play())
+"""
+
+
+def test_a_program_that_ends_gives_its_session_back(single: Mirror, mode: str) -> None:
+    before = len(single.events("close"))
+    subprocess.run([sys.executable, "-c", FORGETFUL, single.url, mode], check=True, timeout=60)
+    single.wait_for("close", before + 1)
 
 
 def test_the_session_survives_the_event_loop(server: Mirror) -> None:
