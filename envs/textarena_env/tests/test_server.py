@@ -89,9 +89,7 @@ def test_a_client_of_upstream_sees_the_same_game(url: str) -> None:
     for (theirs, _, _), ours in zip(told["results"], results, strict=True):
         expected: dict[str, Any] = ours.observation.model_dump()
         names = ("prompt", "messages", "current_player_id", "legal_players", "info")
-        assert {
-            name: theirs[name] for name in ("prompt", "messages", "current_player_id", "legal_players", "info")
-        } == {name: expected[name] for name in ("prompt", "messages", "current_player_id", "legal_players", "info")}
+        assert {name: theirs[name] for name in names} == {name: expected[name] for name in names}
     assert told["results"][1][0]["info"]["reward_signals"]["game.progress"] == pytest.approx(1 / 21)
     for name in ("env_id", "num_players", "turn", "last_reward", "last_info", "raw_state"):
         assert told["state"][name] == state.model_dump()[name], name

@@ -1,4 +1,4 @@
-"""The games of TextArena as environments: the client and what crosses the wire. The server is in ``textarena_env.server``."""
+"""The games of TextArena as environments: the client, and what crosses the wire."""
 
 from __future__ import annotations
 

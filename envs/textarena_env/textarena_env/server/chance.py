@@ -1,8 +1,8 @@
 """Chance of its own for each session.
 
-TextArena deals with the global ``random`` and seeds it at each reset, so sessions of one process would disturb one another and
-the rest of the process. Here the modules of TextArena get a stand-in for that module, which draws from the
-generator of the session whose call is running. Games that use numpy's global generator (three of TextArena's) are not covered.
+TextArena deals with the global ``random`` and seeds it at each reset, so sessions of one process would disturb one
+another and the rest of the process. Here the modules of TextArena get a stand-in for that module, which draws from the
+generator of the session whose call is running. Games that draw from numpy are not covered.
 """
 
 from __future__ import annotations

@@ -151,8 +151,9 @@ class TextArenaEnvironment(Environment[TextArenaAction, TextArenaObservation, Te
 
     def _reward(self) -> float:
         kept = self._env.state
-        rewards = kept.rewards if isinstance(kept.rewards, dict) else {}
-        return float(rewards.get(kept.current_player_id, rewards.get(0, 0.0)))
+        rewards: dict[int, float] = kept.rewards or {}
+        reward: float = rewards.get(kept.current_player_id, rewards.get(0, 0.0))
+        return reward
 
     def _observe(self, info: dict[str, Any]) -> TextArenaObservation:
         with drawing_from(self._chance):
