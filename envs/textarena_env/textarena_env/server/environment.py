@@ -153,7 +153,7 @@ class TextArenaEnvironment(Environment[TextArenaAction, TextArenaObservation, Te
         kept = self._env.state
         rewards: dict[int, float] = kept.rewards or {}
         reward: float = rewards.get(kept.current_player_id, rewards.get(0, 0.0))
-        return reward
+        return float(reward)
 
     def _observe(self, info: dict[str, Any]) -> TextArenaObservation:
         with drawing_from(self._chance):
