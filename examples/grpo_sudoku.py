@@ -5,7 +5,7 @@ A model plays 4x4 boards on a server, through the `environment_factory` of TRL's
 rewards. Without `--model` it is a tiny one that is made on the spot and taught in seconds by a weak player; to play
 well it learns by playing, in some minutes on two cores. `--model Qwen/Qwen3-0.6B` takes one of the hub.
 
-    pip install torch "openenv[trl]" matplotlib && pip install envs/sudoku_env
+    pip install -r examples/requirements.txt envs/sudoku_env
     python examples/grpo_sudoku.py
 """
 
@@ -154,8 +154,9 @@ class Progress(TrainerCallback):
         bar = "█" * round(20 * logs["reward"])
         left = (time.monotonic() - self.began) / len(self.rewards) * (self.steps - len(self.rewards))
         lost = logs.get("openenv/sessions_lost", 0.0)
-        line = f"  step {len(self.rewards):3d} of {self.steps}   reward {logs['reward']:.2f} {bar:20s}   {left:4.0f} s left"
-        print(f"{line}{f'   {lost:.0f} games lost, not scored' if lost else ''}", flush=True)
+        told = f"   {lost:.0f} games lost, not scored" if lost else ""
+        step = f"  step {len(self.rewards):3d} of {self.steps}   reward {logs['reward']:.2f}"
+        print(f"{step} {bar:20s}   {left:4.0f} s left{told}", flush=True)
 
 
 def draw_rewards(rewards: list[float], holes: int, out: Path) -> Any:
