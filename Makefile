@@ -101,13 +101,13 @@ trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
 
 # TRL imports this package, so it is there in editable form. torch first: its CPU build does for the tests, and where
 # that comes from is for the machine to say (TORCH=torch==2.13.0+cpu, or its pip configuration).
-$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml
+$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml envs/textarena_env/pyproject.toml
 	@echo "Setting up $(TRL) with torch and TRL: some minutes on first use."
 	@rm -rf $(TRL)
 	@$(PYTHON) -m venv --without-pip $(TRL)
 	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile $(TORCH)
 	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile -r $< -e .
-	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env -e envs/textarena_env
 	@$(TRL)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL)")'
 	@touch $@
 
@@ -128,7 +128,10 @@ demo: $(STAMP)
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
 	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
+# TextArena brings twenty packages: its environment is tested where there are many already.
+test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 $(TRL)/bin/python -m pytest -q -c tests/trl/pytest.ini --rootdir=. \
+		--confcutdir=envs/textarena_env envs/textarena_env/tests $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
 

@@ -30,7 +30,7 @@ from openenv.policy.rollout import Clients, GymnasiumVector, Rollout, RolloutSta
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from learner import Reinforce  # noqa: E402
+from learner import Reinforce
 
 
 @contextmanager
