@@ -6,6 +6,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
+MCP2 := .mcp2
+MCP2_STAMP := $(MCP2)/.ready
+NODE_SDK := .node-sdk
+NODE_SDK_STAMP := $(NODE_SDK)/.ready
+# The TypeScript SDK is asked for where Node and npm are; elsewhere its test says so and is skipped.
+NPM := $(shell command -v node >/dev/null 2>&1 && command -v npm 2>/dev/null)
 TRL := .trl
 TRL_STAMP := $(TRL)/.ready
 TRL_OLDEST := .trl-oldest
@@ -23,7 +29,7 @@ BENCH_ROUNDS ?= 8
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer trl demo test test-trl faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl demo test test-trl faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -35,9 +41,11 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
 	@echo "make peer    only the set-up of $(PEER): the real openenv 0.10.0, which the tests talk to"
+	@echo "make mcp2    only the set-up of $(MCP2): version 2 of the MCP SDK, a client that the tests connect"
+	@echo "make node-sdk  only the set-up of $(NODE_SDK): the TypeScript SDK of MCP, another one (needs Node and npm)"
 	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
 	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
-	@echo "make clean   remove $(VENV), $(PEER), $(TRL), $(TRL_OLDEST) and all caches"
+	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST) and all caches"
 
 venv: $(STAMP)
 
@@ -68,17 +76,40 @@ $(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
 		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
 	@touch $@
 
+mcp2: $(MCP2_STAMP)
+
+# Version 2 of the SDK cannot stand beside version 1, which fastmcp needs.
+$(MCP2_STAMP): tests/interop/mcp2-requirements.txt | $(STAMP)
+	@echo "Setting up $(MCP2) with version 2 of the MCP SDK."
+	@rm -rf $(MCP2)
+	@$(PYTHON) -m venv --without-pip $(MCP2)
+	@$(PYTHON) -m pip --python $(MCP2)/bin/python install --quiet --no-deps --no-compile -r $<
+	@$(MCP2)/bin/python -c 'import mcp.client.streamable_http; from importlib.metadata import version; \
+		print("Ready: mcp", version("mcp"), "in $(MCP2)")'
+	@touch $@
+
+node-sdk: $(NODE_SDK_STAMP)
+
+# Scripts of packages are not run. Modules are found beside the program that imports them, so that is copied.
+$(NODE_SDK_STAMP): $(wildcard tests/interop/node/*)
+	@test -n "$(NPM)" || { echo "the TypeScript SDK needs Node 20 or later, with npm" >&2; exit 1; }
+	@echo "Setting up $(NODE_SDK) with the TypeScript SDK of MCP."
+	@rm -rf $(NODE_SDK) && mkdir $(NODE_SDK)
+	@cp tests/interop/node/* $(NODE_SDK)
+	@cd $(NODE_SDK) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
 trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
 
 # TRL imports this package, so it is there in editable form. torch first: its CPU build does for the tests, and where
 # that comes from is for the machine to say (TORCH=torch==2.13.0+cpu, or its pip configuration).
-$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml
+$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml envs/textarena_env/pyproject.toml
 	@echo "Setting up $(TRL) with torch and TRL: some minutes on first use."
 	@rm -rf $(TRL)
 	@$(PYTHON) -m venv --without-pip $(TRL)
 	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile $(TORCH)
 	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile -r $< -e .
-	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env -e envs/textarena_env
 	@$(TRL)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL)")'
 	@touch $@
 
@@ -96,10 +127,13 @@ $(TRL_OLDEST_STAMP): tests/trl/oldest.txt $(TRL_STAMP)
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
-test: lint $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
+# TextArena brings twenty packages: its environment is tested where there are many already.
+test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 $(TRL)/bin/python -m pytest -q -c tests/trl/pytest.ini --rootdir=. \
+		--confcutdir=envs/textarena_env envs/textarena_env/tests $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
 
@@ -126,5 +160,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEER) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +

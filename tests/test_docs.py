@@ -28,6 +28,7 @@ PAGES = [
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "providers.md",
     ROOT / "docs" / "rubrics.md",
+    ROOT / "docs" / "policy-rollout.md",
     ROOT / "docs" / "policy-server.md",
     ROOT / "docs" / "trl.md",
 ]

@@ -89,7 +89,7 @@ def report(
         lines.append(f"| {count} | {times} | {ways['packb'] / ways['parts']:.0f} |")
     lines += [
         "",
-        "## Exchanges on loopback, 2 x 224 x 224 x 3 an env: milliseconds, and how often openpi's is ours",
+        "## Exchanges on loopback, 2 x 224 x 224 x 3 an env: milliseconds, and openpi's to ours",
         "",
     ]
     lines += ["| envs | client | best | median | client CPU |", "|---|---|---|---|---|"]

@@ -279,6 +279,7 @@ class _Turn:
         channel = Channel.__new__(Channel)
         channel.session, channel.uses = session, frozenset(Feature)
         channel._numbered, channel._grace_s, channel._lease, channel._last_words = True, 600.0, None, None
+        channel._binary = False
         channel.ready = SimpleNamespace(done=lambda: True)  # type: ignore[assignment]
         channel.waiting_seq = None
         channel._reader = _READER

@@ -246,6 +246,14 @@ def _() -> None:
     assert listing.handle(Event.CREATED, HELD) == [Post(call)]
 
 
+@cell(Row.OPENING, Event.REACHED)
+def _() -> None:
+    machine, call = attaching(Op.STEP, deadline=60.0, dial_deadline=10.0)
+    assert machine.handle(Event.REACHED) == []
+    assert machine.handle(Event.OPENING_OVER) == []  # it waits for a call that runs, in the whole time of its own
+    assert (machine.state, machine.call) == (State.OPENING, call)
+
+
 @cell(Row.OPENING, Event.ATTACHED)
 def _() -> None:
     machine, call = attaching(Op.RESET)

@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import games
 import pytest
-import tiny
+import tiny_model as tiny
 import torch
 from games import GameLog, ScriptedTrainer, WatchedTrainer
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tiny
+import tiny_model as tiny
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tiny
+import tiny_model as tiny
 from games import GameLog, GuideSudoku, Sudoku, WatchedTrainer, guide_reward, rows
 from transformers import TrainerCallback
 from transformers.utils import get_json_schema

@@ -202,7 +202,8 @@ class SessionLostError(OpenEnvError, ConnectionError):
     Attributes:
         reason: why, in one word. Seen by the client: ``connection``, ``timeout``, ``cancelled``, ``interrupted``,
             ``protocol``, ``too_large``, ``loop_closed``, ``reset_failed`` (a reset began in this session, none has
-            completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session).
+            completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session),
+            ``gone`` (a session held over HTTP that the server does not know any more).
             ``gone`` (the server does not know the session any more).
             Told by the server: ``server``, ``server_restart``, ``draining``, ``idle``, ``capacity``, ``replaced``
             (somebody else resumed it), and, when it cannot be resumed, the words of

@@ -46,7 +46,7 @@ from openenv.core.wire.jsonrpc import HeldSession
 from openenv.core.wire.messages import Reply, close_message, reply_from_frame
 from openenv.core.wire.v1 import Cancel, Lease, Lost, LostReason, Release, Resumed
 
-__all__ = ["GOODBYE", "OPENING_TIMEOUT_S", "DialOutcome", "EnvLink", "News"]
+__all__ = ["GOODBYE", "DialOutcome", "EnvLink", "News"]
 
 logger = logging.getLogger("openenv.client")
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from openenv.core.exceptions import ConnectError, MessageTooLargeError, Outcome, ServerError
-from openenv.core.link import GOODBYE, OPENING_TIMEOUT_S, DialOutcome, EnvLink, News
+from openenv.core.link import GOODBYE, DialOutcome, EnvLink, News
 from openenv.core.session.attached import AttachedMachine
 from openenv.core.session.attaching import Attaching, AttachOutcome
 from openenv.core.session.events import Call, DialFailure, Effect, Event, Op, Oversized, Post, PostFailure, SayRelease
@@ -106,15 +106,13 @@ class McpLink(EnvLink):
         held = self.machine.held
         assert held is not None, "a socket is attached to a session"
         attaching = Attaching(held.session_id, self._url)
+        self._feed(Event.REACHED)
         try:
-            async with asyncio.timeout(OPENING_TIMEOUT_S):
-                return await self._first_words(transport, attaching)
+            return await self._first_words(transport, attaching)
         except TransportClosed as closed:
             return attaching.closed(closed.drop.detail)
         except MalformedFrame as error:
             return attaching.broken(str(error))
-        except TimeoutError:
-            return attaching.closed(f"no answer for {OPENING_TIMEOUT_S:g} s")
 
     @staticmethod
     async def _first_words(transport: FrameTransport, attaching: Attaching) -> AttachOutcome:
@@ -218,6 +216,11 @@ class McpLink(EnvLink):
         """Wait until sockets and sessions that were let go of are closed; not for ever."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=2 * CLOSING_S)
+
+    def _farewell(self) -> None:
+        super()._farewell()
+        if self._poster is not None and self.loop.is_closed():
+            self._poster.drop()
 
     def abandon(self) -> None:
         self._farewell()

@@ -190,6 +190,7 @@ def dials(history: History) -> Iterator[tuple[Event, Any, float]]:
     yield Event.DIAL_FAILED, refused(retryable=False), 0.0
     yield Event.OPENING_OVER, None, 0.0
     if history.alive:
+        yield Event.REACHED, None, 0.0
         yield Event.ATTACHED, None, 0.0
         yield Event.RESUME_LOST, GONE, 0.0
         yield Event.DIAL_FAILED, refused(busy=True), 0.0

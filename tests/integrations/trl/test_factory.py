@@ -7,10 +7,12 @@ import base64
 import functools
 import inspect
 import io
+import os
 import pickle
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -431,7 +433,9 @@ def test_no_session_is_left_when_the_process_ends(counting_server: ServerProcess
             env.reset()
             env.count("1")
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+    tests = Path(__file__).parents[2]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tests), os.environ.get("PYTHONPATH")]))}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60, env=environ)
     counting_oracle.wait_for_all_closed()
     assert len(counting_oracle.of("close")) == 6
 

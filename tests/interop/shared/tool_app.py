@@ -22,4 +22,5 @@ app = create_app(
     ),
     state_cls=tool_env.ToolState,
     mode=os.environ.get("TOOL_MODE", "production"),
+    **({"allow_ws_simulation": False} if os.environ.get("TOOL_NO_SIMULATION") else {}),  # of ours alone
 )

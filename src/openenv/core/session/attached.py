@@ -71,7 +71,7 @@ class AttachedMachine(ClientMachine):
         self._unwanted: tuple[HeldSession, ...] = ()
         self._acted = False  # a step or a tool call was sent in the present session
         self._cut = False  # its last socket is gone
-        self._busy = False  # the server is there, but the last attach found the session busy with an older socket
+        self._busy = False  # the server is there, and the session may be busy with what an older socket asked for
         self._vanished = 0  # sessions in a row that were gone before they were used
 
     @property
@@ -113,6 +113,11 @@ class AttachedMachine(ClientMachine):
         self.call = None
         self.state = self._return_to
         return self._send(call, now)
+
+    def _reach(self, _: Any, now: float) -> list[Effect]:
+        """The server is there. If it says nothing yet, the session is busy with a call that began before."""
+        self._busy = True
+        return []
 
     def _attach(self, _: Any, now: float) -> list[Effect]:
         call, self.call = self._in_flight(), None

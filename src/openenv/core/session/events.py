@@ -69,6 +69,7 @@ class Event(StrEnum):
     RESUMED = "the server resumed the session"
     RESUME_LOST = "the server has lost the session"
     CREATED = "the session was made over HTTP"
+    REACHED = "the server took the socket"
     ATTACHED = "a socket was attached to the session"
     POSTED = "the answer to an HTTP request arrived"
     POST_FAILED = "an HTTP request failed"

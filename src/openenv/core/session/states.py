@@ -156,6 +156,7 @@ TABLE: Mapping[tuple[Row, Event], str] = {
 ATTACHED_TABLE: Mapping[tuple[Row, Event], str] = {
     **{cell: rule for cell, rule in TABLE.items() if cell[0] in (Row.NEW, Row.CLOSED)},
     (Row.OPENING, Event.CREATED): "hold",
+    (Row.OPENING, Event.REACHED): "reach",
     (Row.OPENING, Event.ATTACHED): "attach",
     (Row.OPENING, Event.DIAL_FAILED): "dial_again",
     (Row.OPENING, Event.RESUME_LOST): "gone",

@@ -6,13 +6,15 @@ means for a session is not for this room.
 
 from __future__ import annotations
 
+import contextvars
+import logging
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from openenv.core.exceptions import ConnectError, OpenEnvError, Outcome, ServerError
+from openenv.core.exceptions import ConnectError, MessageTooLargeError, OpenEnvError, Outcome, ServerError
 from openenv.core.session.events import Oversized, PostFailure
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import RETRYABLE_STATUS, may_pass, reason_of, user_agent
@@ -26,6 +28,22 @@ __all__ = ["HttpAnswer", "HttpPoster", "post_without_loop"]
 KEEPALIVE_S = 3.0
 """How long an idle connection is used again: less than servers keep it (uvicorn: 5 s), for a request on a connection
 that is just being closed has an unknown fate."""
+
+
+TOO_LARGE = 413
+
+_posting = contextvars.ContextVar("_posting", default=False)
+
+
+class _Quiet(logging.Filter):
+    """The library logs URLs, and at DEBUG headers, and with them tokens. Of our requests nothing is logged there."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _posting.get()
+
+
+_quiet = _Quiet()
+_LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +93,17 @@ class HttpPoster:
 
         if self._client is None:
             self._client = self._new_client()
+        url = self.address.http(self.route)
+        said = _posting.set(True)
         try:
-            async with self._client.stream(
-                "POST", self.address.http(self.route), content=body, headers=dict(headers)
-            ) as response:
+            async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
                 if response.status_code != 200:
-                    raise PostError(self._refused(response.status_code))
+                    raise PostError(self._refused(response.status_code, len(body)))
                 return HttpAnswer(response.headers, await self._read(response))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
             raise PostError(self._failure(error)) from error
+        finally:
+            _posting.reset(said)
 
     async def _read(self, response: httpx.Response) -> bytes | Oversized:
         limit, size = self.max_message_bytes, 0
@@ -102,6 +122,17 @@ class HttpPoster:
         if client is not None:
             await client.aclose()
 
+    def drop(self) -> None:
+        """Let go of idle connections whose event loop is closed; for finalizers, best effort."""
+        client, self._client = self._client, None
+        try:
+            for connection in client._transport._pool.connections:  # type: ignore[union-attr]
+                transport = connection._connection._network_stream._stream._transport
+                transport._sock.close()
+                transport._sock = None  # nobody else will close it
+        except (AttributeError, OSError):
+            pass  # another version of the library: the garbage collector closes them, with a warning
+
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
@@ -111,8 +142,10 @@ class HttpPoster:
             limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
         )
 
-    def _refused(self, status: int) -> PostFailure:
+    def _refused(self, status: int, size: int) -> PostFailure:
         """A gateway's 5xx does not say whether the request had reached the server behind it."""
+        if status == TOO_LARGE:
+            return PostFailure(MessageTooLargeError(size=size, direction="sent"), doubtful=False, retryable=False)
         error = ConnectError(f"POST {self.shown} failed: {reason_of(Exception(), status)}.", url=self.shown)
         error.status = status
         sent = status >= 500
@@ -141,6 +174,8 @@ class HttpPoster:
 def _settings(address: Address, headers: Mapping[str, str]) -> dict[str, Any]:
     """Certificates, proxies and headers as for the WebSocket half."""
     secure = address.url.startswith("wss")
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_quiet)  # which adds it once
     return {
         "headers": {"User-Agent": user_agent(), "Content-Type": "application/json", **headers},
         "verify": ssl.create_default_context() if secure else False,
@@ -151,15 +186,16 @@ def _settings(address: Address, headers: Mapping[str, str]) -> dict[str, Any]:
 
 def _cause(error: BaseException) -> Exception:
     """The error of the operating system or of TLS behind one of the library's, if there is one."""
-    return next(
-        (one for one in _chain(error) if isinstance(one, OSError)), Exception(str(error) or type(error).__name__)
-    )
+    found = [one for one in _chain(error) if isinstance(one, OSError)]
+    return found[-1] if found else Exception(str(error) or type(error).__name__)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+        if isinstance(error, BaseExceptionGroup):  # one for each address of a name
+            error = error.exceptions[0]
 
 
 def post_without_loop(poster: HttpPoster, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -175,6 +211,7 @@ def post_without_loop(poster: HttpPoster, body: bytes, headers: Mapping[str, str
 def _post_blocking(poster: HttpPoster, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
     import httpx
 
+    _posting.set(True)  # for the rest of this thread, or of this process
     try:
         with httpx.Client(**_settings(poster.address, poster.headers), timeout=timeout_s) as client:
             client.post(poster.address.http(poster.route), content=body, headers=dict(headers))

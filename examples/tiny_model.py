@@ -6,6 +6,7 @@ Its tokenizer knows bytes, and the pieces of a tool call as whole tokens, so tha
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,14 +76,23 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> LlamaForCausalLM:
-    """A model with random weights."""
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, seed: int = 0, *, width: int = 32, layers: int = 1
+) -> LlamaForCausalLM:
+    """A model with random weights.
+
+    Args:
+        tokenizer: which the model is for.
+        seed: of the weights.
+        width: numbers a token; a multiple of 8.
+        layers: number of layers.
+    """
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=2048,
@@ -99,23 +109,41 @@ def call_text(row: int, col: int, value: int) -> str:
     return f"{PIECES[0]}{row}{PIECES[1]}{col}{PIECES[2]}{value}{PIECES[3]}"
 
 
-def teach(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: list[str], steps: int = 80) -> float:
-    """Teach it that an assistant's turn is one call with digits from 1 to 4. Returns the last loss.
+def any_move(draw: random.Random, prompt: str) -> str:
+    """A move with digits from 1 to 4, whatever the board."""
+    return call_text(*(draw.randint(1, 4) for _ in range(3)))
+
+
+def teach(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: list[str],
+    steps: int = 80,
+    *,
+    answer: Callable[[random.Random, str], str] = any_move,
+    rate: float = 1e-2,
+    on_step: Callable[[int, float], object] | None = None,
+) -> float:
+    """Teach it that an assistant's turn is one call. Returns the last loss.
 
     Args:
         model: trained in place.
         tokenizer: of the model.
         prompts: rendered conversations, up to the assistant's turn.
         steps: of 16 examples each.
+        answer: makes the turn that follows a prompt.
+        rate: of learning.
+        on_step: is told the step, from 1, and its loss.
     """
     draw = random.Random(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     loss = torch.tensor(0.0)
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         rows = []
         for _ in range(16):
-            told = tokenizer(draw.choice(prompts))["input_ids"]
-            said = tokenizer(call_text(*(draw.randint(1, 4) for _ in range(3))) + "<|im_end|>")["input_ids"]
+            prompt = draw.choice(prompts)
+            told = tokenizer(prompt)["input_ids"]
+            said = tokenizer(answer(draw, prompt) + "<|im_end|>")["input_ids"]
             rows.append((told, said))
         longest = max(len(told) + len(said) for told, said in rows)
         pad = tokenizer.pad_token_id
@@ -125,4 +153,6 @@ def teach(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, prompts: 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if on_step is not None:
+            on_step(step, loss.item())
     return loss.item()
