@@ -128,7 +128,8 @@ demo: $(STAMP)
 	@$(BIN)/openenv demo
 
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
-	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
 
 # TextArena brings twenty packages: its environment is tested where there are many already.
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)

@@ -10,6 +10,8 @@ import pytest
 from bench.payloads import LADDER, observation
 from bench.policy_speed import DELAY_S, RATE, bytes_per_exchange, clients, compare, encoding, fit, ladder, pinned
 
+pytestmark = pytest.mark.alone
+
 LEEWAY = 0.75
 """What neighbours on the machine may cost."""
 
