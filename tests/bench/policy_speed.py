@@ -37,10 +37,16 @@ class Ours:
         self._agent = WebSocketEnvClientAgent(url, **options)
         self._agent.connect()
 
-    def exchange(self, observation: Mapping[str, Any], envs: np.ndarray[Any, Any]) -> Any:
+    def exchange(
+        self,
+        observation: Mapping[str, Any],
+        envs: np.ndarray[Any, Any],
+        answered: Callable[[], object] = lambda: None,
+    ) -> Any:
         count = len(envs)
         steps, never = np.zeros(count, np.int64), np.zeros(count, bool)
         answer = self._agent.infer(observation, envs, steps)
+        answered()
         self._agent.feedback(observation, envs, steps, np.ones(count, np.float32), never, never)
         return answer.action
 
@@ -204,21 +210,11 @@ def bytes_per_exchange(sides: tuple[int, ...], *, exchanges: int) -> dict[str, f
             process("bench.slow_link", str(server), "1e12", "0") as (port, proxy),
         ):
             client, seen, envs = Ours(f"ws://127.0.0.1:{port}"), observation(1, sides), np.arange(1)
-            client.exchange(seen, envs)
-            client.exchange(seen, envs)
-            client.exchange(seen, envs)  # whose infer was answered, so that what came before has passed
-            marks = []
-            for _ in range(2):
-                before = _passed(proxy)
-                while (now := _passed(proxy)) != before:  # the last feedback is on its way
-                    before = now
-                    time.sleep(0.05)
-                marks.append(now)
-                if len(marks) == 1:
-                    for _ in range(exchanges):
-                        client.exchange(seen, envs)
+            marks: list[int] = []  # after each answer: what was sent before has passed then
+            for _ in range(exchanges + 2):
+                client.exchange(seen, envs, lambda proxy=proxy, marks=marks: marks.append(_passed(proxy)))
             client.close()
-            sent[name] = (marks[1] - marks[0]) / exchanges
+            sent[name] = (marks[-1] - marks[1]) / exchanges
     return sent
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -20,7 +21,9 @@ from openenv.core.transport.base import DialError, TransportClosed
 from openenv.policy import WebSocketEnvClientAgent, direct, keeper, socket_link
 from openenv.policy.direct import DirectTransport
 from openenv.policy.framing import LARGE_BYTES
+from openenv.policy.server import PolicyServer
 from openenv.policy.transport import IoThreadTransport, connector_for
+from support.policy_link import EchoPolicy, expected, observation
 from support.raw_websocket import RawServer, RawSocket
 
 SOON = 20.0
@@ -318,6 +321,33 @@ def test_a_server_that_answers_pings_is_kept(server: RawServer) -> None:
     pair.there.frame(Opcode.BINARY, b"late")
     assert received.result(SOON) == b"late"
     pair.end()
+
+
+def test_an_idle_agent_outlives_many_pings_of_a_real_server() -> None:
+    with PolicyServer(EchoPolicy(), "127.0.0.1", 0, ping_interval_s=0.05) as served:
+        with WebSocketEnvClientAgent(served.url) as agent:
+            for value in (1.0, 2.0):
+                answer = agent.infer(observation(value), [0], [0])
+                assert isinstance(agent._transport, DirectTransport)
+                assert answer.action.tolist() == expected(value)
+                agent.feedback(observation(value), [0], [0], [1.0], [False], [False])
+                time.sleep(0.4)  # the caller computes; a ping that is late by 0.05 s ends the connection
+        assert served.metrics.connections == 1
+
+
+def test_a_signal_handler_that_raises_ends_a_call_and_its_connection(pair: Pair) -> None:
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            pair.here.send([bytes(1 << 26)], SOON)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with pytest.raises(TransportClosed):
+        pair.here.receive(SOON)
 
 
 # ------------------------------------------------------------------ opening, and who does it

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.protocol import State
-from websockets.proxy import get_proxy
 from websockets.uri import WebSocketURI, parse_uri
 
 from openenv.core.exceptions import ForkedClientError
@@ -27,6 +26,11 @@ from openenv.core.transport.io_thread import IoThread
 from openenv.core.wire.arrays import Buffer
 from openenv.policy.socket_link import SocketLink
 from openenv.policy.transport import Frame, IoThreadTransport
+
+try:
+    from websockets.proxy import get_proxy
+except ImportError:  # before websockets 16
+    from websockets.uri import get_proxy  # type: ignore[attr-defined, no-redef]
 
 __all__ = ["DIRECT_SWITCH", "DirectTransport", "is_available", "is_wanted"]
 
