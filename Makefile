@@ -6,31 +6,51 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PEER := .peer
 PEER_STAMP := $(PEER)/.ready
+MCP2 := .mcp2
+MCP2_STAMP := $(MCP2)/.ready
+NODE_SDK := .node-sdk
+NODE_SDK_STAMP := $(NODE_SDK)/.ready
+# The TypeScript SDK is asked for where Node and npm are; elsewhere its test says so and is skipped.
+NPM := $(shell command -v node >/dev/null 2>&1 && command -v npm 2>/dev/null)
+TRL := .trl
+TRL_STAMP := $(TRL)/.ready
+TRL_OLDEST := .trl-oldest
+TRL_OLDEST_STAMP := $(TRL_OLDEST)/.ready
+TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+ENVS := echo_env probe_env sudoku_env
+# The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
+WORKERS ?= 4
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
+BENCH_ROUNDS ?= 8
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer demo test faults soak lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl demo test test-trl faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
 	@echo "make test    lint, then all tests (PYTEST_ARGS='-k name' for some of them)"
 	@echo "make faults  only the fault suite; its report by guarantee goes to build/faults.md and .json"
 	@echo "make soak    half an hour of random faults (SOAK_MINUTES, SOAK_CYCLES, SOAK_SEED); its report goes to build/soak.md and .json"
+	@echo "make bench-policy  the speed of the policy link against the usual way; its report goes to build/bench-policy.md, .json and .png"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
 	@echo "make peer    only the set-up of $(PEER): the real openenv 0.10.0, which the tests talk to"
-	@echo "make clean   remove $(VENV), $(PEER) and all caches"
+	@echo "make mcp2    only the set-up of $(MCP2): version 2 of the MCP SDK, a client that the tests connect"
+	@echo "make node-sdk  only the set-up of $(NODE_SDK): the TypeScript SDK of MCP, another one (needs Node and npm)"
+	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
+	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
+	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST) and all caches"
 
 venv: $(STAMP)
 
 # Some systems ship Python without ensurepip: then the pip outside fills the environment.
-$(STAMP): pyproject.toml envs/probe_env/pyproject.toml envs/sudoku_env/pyproject.toml
+$(STAMP): pyproject.toml $(ENVS:%=envs/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "openenv needs Python 3.11 or later; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@echo "Setting up $(VENV): a minute on first use."
@@ -41,7 +61,7 @@ $(STAMP): pyproject.toml envs/probe_env/pyproject.toml envs/sudoku_env/pyproject
 		$(PYTHON) -m venv --without-pip $(VENV) && pip="$(PYTHON) -m pip --python $(BIN)/python"; \
 	fi && \
 	$$pip install --quiet -e '.[dev]' && \
-	$$pip install --quiet --no-deps -e envs/probe_env -e envs/sudoku_env
+	$$pip install --quiet --no-deps $(ENVS:%=-e envs/%)
 	@touch $@
 
 peer: $(PEER_STAMP)
@@ -56,19 +76,79 @@ $(PEER_STAMP): tests/interop/peer-requirements.txt | $(STAMP)
 		from importlib.metadata import version; print("Ready: openenv", version("openenv"), "in $(PEER)")'
 	@touch $@
 
+mcp2: $(MCP2_STAMP)
+
+# Version 2 of the SDK cannot stand beside version 1, which fastmcp needs.
+$(MCP2_STAMP): tests/interop/mcp2-requirements.txt | $(STAMP)
+	@echo "Setting up $(MCP2) with version 2 of the MCP SDK."
+	@rm -rf $(MCP2)
+	@$(PYTHON) -m venv --without-pip $(MCP2)
+	@$(PYTHON) -m pip --python $(MCP2)/bin/python install --quiet --no-deps --no-compile -r $<
+	@$(MCP2)/bin/python -c 'import mcp.client.streamable_http; from importlib.metadata import version; \
+		print("Ready: mcp", version("mcp"), "in $(MCP2)")'
+	@touch $@
+
+node-sdk: $(NODE_SDK_STAMP)
+
+# Scripts of packages are not run. Modules are found beside the program that imports them, so that is copied.
+$(NODE_SDK_STAMP): $(wildcard tests/interop/node/*)
+	@test -n "$(NPM)" || { echo "the TypeScript SDK needs Node 20 or later, with npm" >&2; exit 1; }
+	@echo "Setting up $(NODE_SDK) with the TypeScript SDK of MCP."
+	@rm -rf $(NODE_SDK) && mkdir $(NODE_SDK)
+	@cp tests/interop/node/* $(NODE_SDK)
+	@cd $(NODE_SDK) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
+	@touch $@
+
+trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP)
+
+# TRL imports this package, so it is there in editable form. torch first: its CPU build does for the tests, and where
+# that comes from is for the machine to say (TORCH=torch==2.13.0+cpu, or its pip configuration).
+$(TRL_STAMP): tests/trl/requirements.txt pyproject.toml envs/textarena_env/pyproject.toml
+	@echo "Setting up $(TRL) with torch and TRL: some minutes on first use."
+	@rm -rf $(TRL)
+	@$(PYTHON) -m venv --without-pip $(TRL)
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile $(TORCH)
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-compile -r $< -e .
+	@$(PYTHON) -m pip --python $(TRL)/bin/python install --quiet --no-deps -e envs/sudoku_env -e envs/textarena_env
+	@$(TRL)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL)")'
+	@touch $@
+
+# Everything is that of .trl, but for TRL itself.
+$(TRL_OLDEST_STAMP): tests/trl/oldest.txt $(TRL_STAMP)
+	@rm -rf $(TRL_OLDEST)
+	@$(PYTHON) -m venv --without-pip $(TRL_OLDEST)
+	@$(PYTHON) -m pip --python $(TRL_OLDEST)/bin/python install --quiet --no-deps --no-compile -r $<
+	@$(TRL_OLDEST)/bin/python -c 'import pathlib, sysconfig; here = pathlib.Path(sysconfig.get_path("purelib")); \
+		there = pathlib.Path("$(TRL)").resolve() / here.relative_to(here.parents[2]); \
+		(here / "newest.pth").write_text(f"import site; site.addsitedir({str(there)!r})\n")'
+	@$(TRL_OLDEST)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL_OLDEST)")'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
-test: lint $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
+
+# TextArena brings twenty packages: its environment is tested where there are many already.
+test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
+	OPENENV_PEER_REQUIRED=1 $(TRL)/bin/python -m pytest -q -c tests/trl/pytest.ini --rootdir=. \
+		--confcutdir=envs/textarena_env envs/textarena_env/tests $(PYTEST_ARGS)
+	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
+	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
 
 faults: $(STAMP) $(PEER_STAMP)
-	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q tests/faults $(PYTEST_ARGS)
+	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/faults $(PYTEST_ARGS)
 
 # Part of no check: long, and with the times that a user has who sets none. SOAK_SEED repeats the faults of a run.
 soak: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m soak.run --cycles $(SOAK_CYCLES) --minutes $(SOAK_MINUTES) \
 		--report build/soak $(if $(SOAK_SEED),--seed $(SOAK_SEED))
+
+# Two minutes on two quiet cores. BENCH_ROUNDS: more of them for steadier numbers.
+bench-policy: $(STAMP)
+	@PYTHONPATH=tests $(BIN)/python -m bench.run --rounds $(BENCH_ROUNDS) --report build/bench-policy
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .
@@ -81,5 +161,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEER) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,9 +22,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "guide.md",
+    ROOT / "docs" / "policy-agent.md",
     ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "mcp.md",
     ROOT / "docs" / "testing.md",
+    ROOT / "docs" / "providers.md",
+    ROOT / "docs" / "rubrics.md",
+    ROOT / "docs" / "policy-rollout.md",
     ROOT / "docs" / "policy-server.md",
+    ROOT / "docs" / "trl.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
@@ -32,6 +38,8 @@ SERVERS = {
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
+    "scored": "scored_env:app",
+    "stock": "stock_env:app",
 }
 
 FENCE = re.compile(

@@ -50,7 +50,7 @@ def synchronous(client: Game) -> None:
 """
 
 WRONG_FILE = """
-from openenv.core import EnvClient, Action, Observation, State, MCPEnvironment
+from openenv.core import EnvClient, Action, Observation, State, NoSuchName
 
 
 class Move(Action):
@@ -91,5 +91,5 @@ def test_results_have_their_types(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_wrong_use_is_an_error(tmp_path: Path) -> None:
     told = mypy(tmp_path, WRONG_FILE)
-    assert 'has no attribute "MCPEnvironment"' in told
+    assert 'has no attribute "NoSuchName"' in told
     assert 'incompatible type "str"; expected "Move"' in told

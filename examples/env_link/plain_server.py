@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import signal
@@ -312,7 +313,12 @@ class PlainServer:
                     news.clear()
                     await news.wait()
                     continue
-                if self.bug == "answers-out-of-order" and len(frames) > 1:
+                if self.bug == "answers-out-of-order":
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(0.3):
+                            while len(frames) < 2 and not gone.is_set():
+                                news.clear()
+                                await news.wait()
                     frames.reverse()
                 if await self.one(ws, env, frames.popleft()):
                     return

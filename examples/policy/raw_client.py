@@ -32,7 +32,7 @@ BUGS = {
     "bytes-text": "3.4a",
     "infers-twice": "4a",
     "ignore-env-ids": "4.3a",
-    "waits-for-all": "4.3b",
+    "same-sets": "4.3b",
     "feeds-back-unasked": "4.3c",
     "infers-all": "4.3d",
     "duplicate-index": "4.4a",
@@ -212,7 +212,7 @@ class Client:
                 terminal.append(env)
                 if self.bug == "reset-in-step":
                     self.envs.reset(env)
-        if self.bug == "waits-for-all":
+        if self.bug == "same-sets":
             self.held[0].extend(ended)
             self.held[1].extend(terminal)
             if len(self.held[0]) < count:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ForkedClientError,
         InvalidActionError,
         LateResultError,
+        LLMError,
         MessageTooLargeError,
         NotResetError,
         OpenEnvError,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
         PolicyLinkError,
         PolicyProtocolError,
         PolicyUsageError,
+        ProviderError,
+        ProviderTimeoutError,
         ReplyValidationError,
         ReuseError,
         ServerError,
@@ -45,8 +48,10 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
@@ -65,7 +70,10 @@ __all__ = [
     "GenericAction",
     "GenericEnvClient",
     "InvalidActionError",
+    "LLMError",
     "LateResultError",
+    "MCPClientBase",
+    "MCPToolClient",
     "MessageTooLargeError",
     "NotResetError",
     "OpenEnvError",
@@ -75,6 +83,8 @@ __all__ = [
     "PolicyLinkError",
     "PolicyProtocolError",
     "PolicyUsageError",
+    "ProviderError",
+    "ProviderTimeoutError",
     "ReplyValidationError",
     "ReuseError",
     "ServerError",
@@ -86,6 +96,7 @@ __all__ = [
     "SessionNotFoundError",
     "StepResult",
     "SyncEnvClient",
+    "ToolCallError",
     "__version__",
     "cli",
     "core",

@@ -14,6 +14,7 @@ from openenv.core.exceptions import (
     CapacityError,
     ConnectError,
     Outcome,
+    ProviderError,
     SessionLostError,
 )
 from openenv.testing import FaultProxy
@@ -311,7 +312,7 @@ async def test_a_provider_that_fails_to_start_is_told() -> None:
             raise RuntimeError("no docker here")
 
     client = CountClient(provider=Broken("x"))
-    with pytest.raises(ConnectError, match="no docker here"):
+    with pytest.raises(ProviderError, match="no docker here"):
         await client.reset()
     await client.close()
 

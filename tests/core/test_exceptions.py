@@ -17,11 +17,13 @@ from openenv.core.exceptions import (
     ConnectError,
     ConnectionReplaced,
     EnvExecutionError,
+    LLMError,
     MessageTooLargeError,
     OpenEnvError,
     Outcome,
     PolicyProtocolError,
     PolicyUsageError,
+    ProviderError,
     ReplyValidationError,
     ReuseError,
     ServerStopped,
@@ -55,6 +57,9 @@ BUILTINS = {
     "PolicyUsageError": ValueError,
     "PolicyProtocolError": ValueError,
     "ReuseError": ValueError,
+    "ProviderError": RuntimeError,
+    "ProviderTimeoutError": (RuntimeError, TimeoutError),
+    "LLMError": RuntimeError,
 }
 
 
@@ -84,6 +89,8 @@ def test_it_has_a_text_and_an_outcome_without_any_argument(cls: type[OpenEnvErro
         MessageTooLargeError(size=11, limit=10, direction="received", outcome="applied"),
         EnvExecutionError("boom", error_type="KeyError", applied=True, data={"k": [1]}),
         ActionValidationError("no", field="a.b", errors=[{"loc": ["a", "b"]}]),
+        ProviderError("no", logs="Traceback"),
+        LLMError("no", status=500, url="http://h"),
         ReplyValidationError(model="Board", errors=[{"loc": ("x",)}], payload={"y": 1}),
         ConnectionReplaced(env_ids=[0, 3], lost_connection=1, connection=2, reason="resync", close_code=1001),
         ServerStopped(operation="feedback", close_code=1001, close_reason="plugrl-server-stop"),

@@ -22,6 +22,7 @@ from openenv.core.exceptions import (
 from openenv.core.link import EnvLink
 from openenv.core.session.events import Drop, Op
 from openenv.core.session.states import State
+from openenv.core.wire.frames import Request
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import Reply
 from support.peer import Connection, Peer, machine
@@ -39,7 +40,7 @@ class Client:
         self.link = EnvLink(self.machine, peer.dial)
 
     async def call(self, op: Op, timeout_s: float | None = GENEROUS, connect_s: float | None = GENEROUS, **data: Any):
-        frame = b"" if op is Op.CONNECT else encode({"type": op.kind.value, "data": data})
+        frame = Request(b"" if op is Op.CONNECT else encode({"type": op.kind.value, "data": data}))
         return await self.link.call(
             op, frame, timeout_s=timeout_s, setting=f"{op}_timeout_s", connect_timeout_s=connect_s
         )
@@ -514,5 +515,5 @@ async def test_a_connector_that_raises_anything_else_ends_the_call() -> None:
 
     link = EnvLink(machine(), broken)
     with pytest.raises(ConnectError, match="LookupError: odd") as caught:
-        await link.call(Op.RESET, b"{}", timeout_s=GENEROUS, setting="x", connect_timeout_s=GENEROUS)
+        await link.call(Op.RESET, Request(b"{}"), timeout_s=GENEROUS, setting="x", connect_timeout_s=GENEROUS)
     assert isinstance(caught.value.__cause__, LookupError)

@@ -13,6 +13,7 @@ from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import Op
 from openenv.core.session.features import Feature
 from openenv.core.transport.memory import MemoryTransport, memory_pair
+from openenv.core.wire.frames import Request
 from openenv.core.wire.json_codec import decode, encode
 from openenv.core.wire.v1 import SUBPROTOCOL, Opened, Welcome
 
@@ -39,7 +40,7 @@ class Stage:
         await reset
 
     def call(self, op: Op, timeout_s: float = 30.0) -> asyncio.Task[Any]:
-        frame = encode({"type": op.value, "data": {}})
+        frame = Request(encode({"type": op.value, "data": {}}))
         work = self.link.call(op, frame, timeout_s=timeout_s, setting="timeout_s", connect_timeout_s=30.0)
         return asyncio.create_task(work)
 

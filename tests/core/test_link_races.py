@@ -13,6 +13,7 @@ from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import Drop, Event, Op
 from openenv.core.session.states import State
 from openenv.core.transport.memory import MemoryTransport, memory_pair
+from openenv.core.wire.frames import Request
 from openenv.core.wire.json_codec import encode
 
 RESET = encode({"type": "reset", "data": {}})
@@ -36,7 +37,7 @@ async def opened() -> tuple[EnvLink, MemoryTransport]:
 
 
 def call(link: EnvLink, op: Op, frame: bytes, timeout_s: float | None = None):
-    return link.call(op, frame, timeout_s=timeout_s, setting="timeout_s", connect_timeout_s=timeout_s)
+    return link.call(op, Request(frame), timeout_s=timeout_s, setting="timeout_s", connect_timeout_s=timeout_s)
 
 
 EVENTS = ["cancel", "drop", "answer", "close"]

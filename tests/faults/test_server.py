@@ -402,7 +402,7 @@ async def test_a_pause_longer_than_the_session_timeout_is_told(world: World) -> 
 @pytest.mark.server(own=True, drain_grace_s=10)
 @pytest.mark.guarantee("G1", "G5", "G8", servers=BOTH)
 async def test_sigterm_with_five_live_sessions_and_a_long_step(world: World) -> None:
-    players = [world.driver(direct=True) for _ in range(5)]
+    players = [world.driver(direct=True, step_timeout_s=10.0) for _ in range(5)]
     firsts = await asyncio.gather(*(player.reset() for player in players))
     gate = world.gate()
     step = asyncio.create_task(players[0].step("block", gate.path, mark="long"))
@@ -412,7 +412,7 @@ async def test_sigterm_with_five_live_sessions_and_a_long_step(world: World) -> 
     assert world.oracle.closes(firsts[0]["env"]) == 0
     gate.open()
     assert await world.wait(world.server.wait, 30) in (0, -15)
-    with contextlib.suppress(SessionLostError):  # told, or the answer
+    with contextlib.suppress(SessionLostError, CallTimeoutError):  # told, or the answer, or cut off before either
         await step
     for player in players[1:]:
         with pytest.raises(SessionLostError) as lost:

@@ -23,7 +23,19 @@ import pytest
 from openenv.testing.processes import free_port
 from support.live import LiveServer
 
-__all__ = ["LINKS", "OURS", "UPSTREAM", "Driver", "Ended", "Link", "Mirror", "Servers", "Side", "mirror_server"]
+__all__ = [
+    "LINKS",
+    "OURS",
+    "UPSTREAM",
+    "Driver",
+    "Ended",
+    "Link",
+    "Mirror",
+    "Servers",
+    "Side",
+    "mirror_server",
+    "run_shared",
+]
 
 ROOT = Path(__file__).parents[2]
 SHARED = Path(__file__).parent / "shared"
@@ -71,6 +83,19 @@ def need_peer() -> None:
         if os.environ.get("OPENENV_PEER_REQUIRED"):
             pytest.fail(text)
         pytest.skip(text)
+
+
+def run_shared(side: Side, script: str) -> Any:
+    """Run a script of the shared folder with one side's package, and return the JSON that it prints."""
+    need_peer()
+    environment = dict(os.environ)
+    if not side.is_ours:
+        environment.pop("PYTHONPATH", None)  # ours may be on it
+    done = subprocess.run(
+        [side.python, script], cwd=SHARED, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _environment(**more: str) -> dict[str, str]:

@@ -5,42 +5,28 @@ Ours may take more (keyword) arguments and have more names. Names of later work 
 
 from __future__ import annotations
 
-import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from interop.sides import OURS, SHARED, UPSTREAM, Side, need_peer
+from interop.sides import OURS, UPSTREAM, Side, run_shared
 
 Surface = dict[str, dict[str, dict[str, Any]]]
 
-LATER = {
-    "AnthropicClient",
-    "AutoAction",
-    "AutoEnv",
-    "LLMClient",
-    "LLMResponse",
-    "MCPClientBase",
-    "MCPEnvironment",
-    "MCPToolClient",
-    "OpenAIClient",
-    "ToolCall",
-    "WebInterfaceManager",
-    "create_llm_client",
-    "create_web_interface_app",
-}
+LATER = {"AutoAction", "AutoEnv"}
 """Names that come with work of their own: take them out when they exist."""
 
-LATER_METHODS = {"from_docker_image", "from_env"}
+UNLISTED = {"MCPEnvironment"}
+"""Needs an extra, so it is in no `import *`; it can be imported by name."""
 
-TYPE_VARIABLES = {"EnvClientT", "ResultT", "StateT"}
+TYPE_VARIABLES = {"EnvClientT", "ResultT", "SessionT", "StateT"}
+
+SAFER_DEFAULTS = {"UVProvider.__init__(host=)"}
+"""Upstream's listens on all interfaces."""
 
 
 def read(side: Side) -> Surface:
-    need_peer()
-    told = subprocess.run([side.python, "surface.py"], cwd=SHARED, capture_output=True, text=True, check=True)
-    surface: Surface = json.loads(told.stdout)
+    surface: Surface = run_shared(side, "surface.py")
     return surface
 
 
@@ -58,7 +44,7 @@ def test_every_name_is_where_upstream_has_it(surfaces: tuple[Surface, Surface]) 
         for name in names
         if name not in ours[module] or ours[module][name]["kind"] == "missing"
     }
-    assert missing - TYPE_VARIABLES <= LATER
+    assert missing - TYPE_VARIABLES - UNLISTED <= LATER
 
 
 def both(surfaces: tuple[Surface, Surface], kind: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -92,7 +78,10 @@ def assert_takes(name: str, theirs: list[list[Any]] | str | None, ours: Any) -> 
         return
     if ours and ours[-1][1] == "VAR_KEYWORD" and not theirs:
         return
-    plain = [one for one in ours if one[1] == "POSITIONAL_OR_KEYWORD"]
+    positional = {"POSITIONAL_OR_KEYWORD"} | (
+        {"POSITIONAL_ONLY"} if name.endswith("MCPToolClient.call_tool") else set()
+    )
+    plain = [one for one in ours if one[1] in positional]  # a tool may have an argument called name
     by_name = {one[0]: one for one in ours}
     position = 0
     for parameter, kind, default in theirs:
@@ -102,7 +91,8 @@ def assert_takes(name: str, theirs: list[list[Any]] | str | None, ours: Any) -> 
                 assert plain[position][2] == default, f"{name}({parameter}=)"
             position += 1
         elif kind == "KEYWORD_ONLY":
-            assert by_name[parameter][2] == default, f"{name}({parameter}=)"
+            place = f"{name}({parameter}=)"
+            assert by_name[parameter][2] == default or place.endswith(tuple(SAFER_DEFAULTS)), place
         else:
             assert kind in {one[1] for one in ours}, f"{name} takes any arguments"
     assert all(one[2] for one in plain[position:]), f"{name} needs more than upstream's"
@@ -125,7 +115,7 @@ def test_classes_have_the_same_methods(surfaces: tuple[Surface, Surface]) -> Non
     for name, theirs, ours in found:
         assert set(ours["abstract"]) <= set(theirs["abstract"]), name
         for method, parameters in theirs["methods"].items():
-            if method in LATER_METHODS or (name.endswith("HTTPEnvServer") and method == "concurrency_config"):
-                continue  # the last is set by the constructor, here
+            if name.endswith("HTTPEnvServer") and method == "concurrency_config":
+                continue  # set by the constructor, here
             assert method in ours["methods"], f"{name}.{method}"
             assert_takes(f"{name}.{method}", parameters, ours["methods"][method])

@@ -24,7 +24,10 @@ from model.roles import (
 )
 from openenv.core.env_server import channel as channel_module
 from openenv.core.env_server.channel import Channel, Channels
+from openenv.core.env_server.frames import FrameReader
 from openenv.core.env_server.session import EndReason, Session
+from openenv.core.env_server.tools import Tools
+from openenv.core.env_server.types import Action
 from openenv.core.env_server.ws_v1 import V1Socket
 from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing, _digest, _Token
@@ -32,6 +35,7 @@ from openenv.core.session.ledger import Ledger, error_frame
 from openenv.core.session.server import Effect, Event, ServerSession, State
 from openenv.core.wire.v1 import Lease, Opened, Release, Resume
 
+_READER = FrameReader(Action, Tools(Action))
 NOBODY = -1
 WELCOMED = -1
 GONE = -2
@@ -275,8 +279,10 @@ class _Turn:
         channel = Channel.__new__(Channel)
         channel.session, channel.uses = session, frozenset(Feature)
         channel._numbered, channel._grace_s, channel._lease, channel._last_words = True, 600.0, None, None
+        channel._binary = False
         channel.ready = SimpleNamespace(done=lambda: True)  # type: ignore[assignment]
         channel.waiting_seq = None
+        channel._reader = _READER
         drawn = [kept.drawn]
         channel.tokens = _ring(kept, drawn)
         channel._ledger = _ledger(kept.ledger)

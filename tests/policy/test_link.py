@@ -1,4 +1,4 @@
-"""The client's rules over all connections: the machine enumerated breadth first, with a caller and a server beside it."""
+"""The client's rules over all connections: the machine walked breadth first, beside its caller and the network."""
 
 from __future__ import annotations
 
@@ -153,9 +153,8 @@ def test_every_sequence_keeps_the_promises(waits: bool) -> None:
             twin = copy_of(machine)
             before = everything(copy_of(machine))
             try:
-                effect, following = step(twin, world, name, given)
-            except IllegalLinkEvent as error:
-                assert (error.row, error.event) == (machine.state, event)
+                _, following = step(twin, world, name, given)
+            except IllegalLinkEvent:
                 assert (machine.state, event) not in TABLE
                 assert everything(twin) == before, "an illegal event changed something"
                 continue
@@ -187,15 +186,19 @@ EVENT_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    "cell", [cell for cell, rule in TABLE.items() if rule not in ("stay", "already_open")], ids=str
-)
-def test_a_cell_that_does_nothing_is_noticed(cell: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+CELLS = [
+    pytest.param(*cell, id=f"{cell[0].name}-{cell[1].name}")
+    for cell, rule in TABLE.items()
+    if rule not in ("stay", "already_open")
+]
+
+
+@pytest.mark.parametrize(("row", "event"), CELLS)
+def test_a_cell_that_does_nothing_is_noticed(row: LinkState, event: LinkEvent, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk above goes red when a rule is taken out of the table."""
-    monkeypatch.setattr(link, "TABLE", {**TABLE, cell: "stay"})
+    monkeypatch.setattr(link, "TABLE", {**TABLE, (row, event): "stay"})
     with pytest.raises((AssertionError, AttributeError, IllegalEvent)):
-        for waits in (False, True):
-            test_every_sequence_keeps_the_promises(waits)
+        test_every_sequence_keeps_the_promises(False)
 
 
 # ------------------------------------------------------------------ told, one by one
@@ -297,7 +300,7 @@ def test_a_retired_environment_need_not_be_named() -> None:
 
 def test_an_env_may_neither_ask_twice_nor_feed_back_what_it_does_not_hold() -> None:
     machine = acting(ONE)
-    with pytest.raises(PolicyUsageError, match="feedback.. is due"):
+    with pytest.raises(PolicyUsageError, match=r"feedback\(\) is due"):
         machine.infer(OTHER)
     with pytest.raises(PolicyUsageError, match="hold no action"):
         machine.feedback(BOTH)

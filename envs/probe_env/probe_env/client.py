@@ -8,7 +8,8 @@ import sys
 
 from openenv.core.exceptions import ConnectError
 from openenv.policy import PolicyLinkError, ServerStopped, WebSocketEnvClientAgent
-from probe_env.rollout import Rollout
+from openenv.policy.rollout import Rollout
+from probe_env.rollout import ProbeSource
 from probe_env.vector import ProbeVectorEnv
 
 __all__ = ["main"]
@@ -42,13 +43,15 @@ def main() -> int:
         except (ConnectError, PolicyLinkError) as error:
             sys.stderr.write(f"{error}\n")
             return 1
-        rollout = Rollout(agent, ProbeVectorEnv(told.num_envs, metadata.action_dim or 1), told.replan_steps)
+        source = ProbeSource(ProbeVectorEnv(told.num_envs, metadata.action_dim or 1))
+        rollout = Rollout(agent, source, replan_steps=told.replan_steps)
         try:
             rollout.run()
         except (ConnectError, PolicyLinkError) as error:
             sys.stderr.write(f"{error}\n")
             return 1
-        counts = f"{rollout.episodes} episodes, {agent.reused_observations} reused rows, {rollout.replaced} reconnects"
+        stats = rollout.stats
+        counts = f"{stats.episodes} episodes, {agent.reused_observations} reused rows, {stats.replaced} reconnects"
         sys.stdout.write(f"{counts}\n")
     return 0
 

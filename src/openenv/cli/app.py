@@ -9,6 +9,7 @@ import typer
 from openenv import __version__
 from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
+from openenv.cli.policy import policy
 from openenv.cli.wait import wait
 
 __all__ = ["app"]
@@ -17,6 +18,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.command()(demo)
 app.command()(wait)
 app.add_typer(conformance)
+app.add_typer(policy)
 
 
 def _tell_version(wanted: bool) -> None:

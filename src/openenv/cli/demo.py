@@ -8,6 +8,7 @@ terminal there is a progress bar; elsewhere plain lines.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -150,8 +151,25 @@ def _play(act: Act, server: ServerProcess, proxy: FaultProxy, screen: Console) -
 
 
 async def _in_time(games: Coroutine[Any, Any, int]) -> int:
-    async with asyncio.timeout(_PLAY_TIMEOUT_S):
-        return await games
+    """Play within the time; a SIGTERM cancels the games, as Ctrl-C does, and then ends the process."""
+    player, loop, ended = asyncio.current_task(), asyncio.get_running_loop(), []
+
+    def end() -> None:
+        ended.append(signal.SIGTERM)
+        assert player is not None
+        player.cancel()
+
+    with contextlib.suppress(NotImplementedError):  # Windows
+        loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        async with asyncio.timeout(_PLAY_TIMEOUT_S):
+            return await games
+    except asyncio.CancelledError:
+        if ended:
+            sys.exit(128 + signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, _exit_on_sigterm)
 
 
 # ---------------------------------------------------------------- showing

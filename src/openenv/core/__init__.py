@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ActionValidationError,
         CallTimeoutError,
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
         ForkedClientError,
         InvalidActionError,
         LateResultError,
+        LLMError,
         MessageTooLargeError,
         NotResetError,
         OpenEnvError,
@@ -90,6 +93,8 @@ if TYPE_CHECKING:
         PolicyLinkError,
         PolicyProtocolError,
         PolicyUsageError,
+        ProviderError,
+        ProviderTimeoutError,
         ReplyValidationError,
         ReuseError,
         ServerError,
@@ -99,14 +104,19 @@ if TYPE_CHECKING:
         SessionCreationError,
         SessionLostError,
         SessionNotFoundError,
+        ToolCallError,
     )
     from openenv.core.generic_client import GenericAction, GenericEnvClient
+    from openenv.core.llm_client import AnthropicClient, LLMClient, OpenAIClient, create_llm_client
+    from openenv.core.llm_messages import LLMResponse, ToolCall
+    from openenv.core.mcp_client import MCPClientBase, MCPToolClient
     from openenv.core.sync_client import SyncEnvClient
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
     "Action",
     "ActionValidationError",
+    "AnthropicClient",
     "BaseMessage",
     "CallTimeoutError",
     "CallToolAction",
@@ -139,10 +149,15 @@ __all__ = [
     "JsonRpcErrorCode",
     "JsonRpcRequest",
     "JsonRpcResponse",
+    "LLMClient",
+    "LLMError",
+    "LLMResponse",
     "LateResultError",
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPClientBase",
+    "MCPToolClient",
     "McpMethod",
     "Message",
     "MessageTooLargeError",
@@ -151,6 +166,7 @@ __all__ = [
     "NullTransform",
     "NumTasksRequest",
     "Observation",
+    "OpenAIClient",
     "OpenEnvError",
     "Outcome",
     "OutcomeUnknownError",
@@ -158,6 +174,8 @@ __all__ = [
     "PolicyLinkError",
     "PolicyProtocolError",
     "PolicyUsageError",
+    "ProviderError",
+    "ProviderTimeoutError",
     "ReplyValidationError",
     "ReuseError",
     "SchemaResponse",
@@ -176,6 +194,8 @@ __all__ = [
     "SyncEnvClient",
     "TaskProvider",
     "Tool",
+    "ToolCall",
+    "ToolCallError",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -191,8 +211,11 @@ __all__ = [
     "WSStateMessage",
     "WSStateResponse",
     "WSStepMessage",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
+    "create_llm_client",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
@@ -216,6 +239,7 @@ _MODULES = {
         "ForeignLoopError",
         "ForkedClientError",
         "InvalidActionError",
+        "LLMError",
         "LateResultError",
         "MessageTooLargeError",
         "NotResetError",
@@ -226,6 +250,8 @@ _MODULES = {
         "PolicyLinkError",
         "PolicyProtocolError",
         "PolicyUsageError",
+        "ProviderError",
+        "ProviderTimeoutError",
         "ReplyValidationError",
         "ReuseError",
         "ServerError",
@@ -235,10 +261,25 @@ _MODULES = {
         "SessionCreationError",
         "SessionLostError",
         "SessionNotFoundError",
+        "ToolCallError",
     ),
     "openenv.core.generic_client": (
         "GenericAction",
         "GenericEnvClient",
+    ),
+    "openenv.core.llm_client": (
+        "AnthropicClient",
+        "LLMClient",
+        "OpenAIClient",
+        "create_llm_client",
+    ),
+    "openenv.core.llm_messages": (
+        "LLMResponse",
+        "ToolCall",
+    ),
+    "openenv.core.mcp_client": (
+        "MCPClientBase",
+        "MCPToolClient",
     ),
     "openenv.core.sync_client": ("SyncEnvClient",),
 }
@@ -248,7 +289,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
         __name__,
         {
             **dict.fromkeys(_server_names, "openenv.core.env_server"),
+            "MCPEnvironment": "openenv.core.env_server",  # needs an extra: in no `import *`
             **{name: module for module, names in _MODULES.items() for name in names},
         },
-        submodules=("client_types", "env_client", "exceptions", "generic_client", "sync_client"),
+        submodules=("client_types", "env_client", "exceptions", "generic_client", "mcp_client", "sync_client"),
     )

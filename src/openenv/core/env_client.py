@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from openenv.core.client_types import ClientSession, StepResult
@@ -29,16 +29,18 @@ from openenv.core.hooks import (
     reconcile,
     type_arguments,
 )
-from openenv.core.link import EnvLink, News
+from openenv.core.link import NOTHING, EnvLink, News
 from openenv.core.pending import PendingCall
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import Event, Op
-from openenv.core.session.features import enabled_features
+from openenv.core.session.features import Feature, enabled_features
 from openenv.core.session.states import State
-from openenv.core.startup import ProvidedServer
+from openenv.core.startup import ProvidedServer, StartHandle
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
 from openenv.core.transport.io_thread import IoThread
+from openenv.core.watching import CallWatcher, watcher_of_new_clients
+from openenv.core.wire.array_values import installed
 from openenv.core.wire.messages import CallKind, Reply, request
 from openenv.core.wire.v1 import SUBPROTOCOL
 
@@ -84,7 +86,7 @@ def _release(holder: _Holder) -> None:
 
 
 @dataclass(frozen=True)
-class _Dialer:
+class Dialer:
     """Dials a client's server. Knows nothing of the client, which must be free to be dropped while this lives."""
 
     address: Address | None
@@ -95,13 +97,25 @@ class _Dialer:
     subprotocols: tuple[str, ...] = ()
 
     async def __call__(self) -> WebSocketTransport:
+        return await self.dial(await self.where())
+
+    async def where(self) -> Address:
+        """The server's address; a provider's server is started first."""
         address = self.address
         if self.server is not None:
             address = Address.parse(await self.server.base_url())
         assert address is not None, "a client has an address or a provider"
+        return address
+
+    async def dial(self, address: Address, headers: Mapping[str, str] = MappingProxyType({})) -> WebSocketTransport:
+        """Dial once, with further headers.
+
+        Raises:
+            DialError: it failed.
+        """
         connector = WebSocketConnector(
             address=address,
-            headers=self.headers,
+            headers={**self.headers, **headers},
             ping_interval_s=self.ping[0],
             ping_timeout_s=self.ping[1],
             max_message_bytes=self.max_message_bytes,
@@ -113,11 +127,11 @@ class _Dialer:
 MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
-def _bare(method: MethodT) -> MethodT:
+def bare(method: MethodT) -> MethodT:
     """Let a coroutine method be called without ``await`` too; type checkers see the coroutine. See `_dispatch`."""
 
     @functools.wraps(method)
-    def call(self: EnvClient[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
+    def call(self: EnvClient[Any, Any, Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._dispatch(method.__name__, functools.partial(method, self, *args, **kwargs))
 
     return cast("MethodT", call)
@@ -144,7 +158,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         max_message_size_mb: largest reply that is accepted, in millions of bytes. None for no limit.
         websocket_ping_interval_s: seconds between keepalive pings. None for none.
         websocket_ping_timeout_s: seconds to wait for a pong before the connection counts as dead. None for ever.
-        provider: starts the server if there is no ``base_url``, and is stopped by ``close()``.
+        provider: starts the server if there is no ``base_url``, and is stopped by ``close()``; or the name of one, as
+            `load_provider` knows it. The time of a start is the provider's own, and not part of any time given here.
         mode: ``simulation`` or ``production``; default from ``OPENENV_CLIENT_MODE``, else ``simulation``.
         headers: further headers of the WebSocket handshake, as ``{"Authorization": "Bearer ..."}``.
         reset_timeout_s: seconds for a reset; default ``message_timeout_s``.
@@ -196,30 +211,31 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._address = None if base_url is None else Address.parse(base_url)
         self._base_url = base_url
         self._mode = _mode(mode)
-        self._connect_timeout = _seconds("connect_timeout_s", connect_timeout_s)
-        self._wait_for_slot = _seconds("wait_for_slot", wait_for_slot) or 0.0
+        self._connect_timeout = seconds("connect_timeout_s", connect_timeout_s)
+        self._wait_for_slot = seconds("wait_for_slot", wait_for_slot) or 0.0
         if self._connect_timeout is not None and self._wait_for_slot:  # and time for the server to say that it is over
             self._connect_timeout = max(self._connect_timeout, self._wait_for_slot + 2.0)
-        message = _seconds("message_timeout_s", message_timeout_s)
+        message = seconds("message_timeout_s", message_timeout_s)
         self._timeouts: dict[Op, tuple[Seconds, str]] = {Op.CONNECT: (self._connect_timeout, "connect_timeout_s")}
         for op, given in ((Op.RESET, reset_timeout_s), (Op.STEP, step_timeout_s), (Op.STATE, state_timeout_s)):
             name = f"{op.value}_timeout_s"
-            self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (_seconds(name, given), name)
-        self._timeouts[Op.TOOL] = (message, "message_timeout_s")
+            self._timeouts[op] = (message, "message_timeout_s") if given is UNSET else (seconds(name, given), name)
+        self._timeouts[Op.TOOL] = self._timeouts[Op.LIST_TOOLS] = (message, "message_timeout_s")
         self._timeouts[Op.SETTLE] = self._timeouts[Op.STEP]
         self._io = io
         self._require_reset = require_reset
         self._server = None if provider is None else ProvidedServer(provider, base_url)
-        self._features = enabled_features(os.environ, resume=resume)
+        self._features = enabled_features(os.environ, resume=resume, msgpack=installed())
         self._hooks = (on_resumed, on_session_lost, on_queued)
+        self._watcher: CallWatcher | None = watcher_of_new_clients.get()
         size = _positive("max_message_size_mb", max_message_size_mb, "megabytes")
-        self._dialer = _Dialer(
+        self._dialer = Dialer(
             self._address,
             self._server,
             dict(headers or {}),
             (
-                _seconds("websocket_ping_interval_s", websocket_ping_interval_s),
-                _seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
+                seconds("websocket_ping_interval_s", websocket_ping_interval_s),
+                seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
             ),
             None if size is None else int(size * 1_000_000),
             (SUBPROTOCOL,) if self._features else (),
@@ -228,19 +244,66 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     def _begin(self) -> None:
         """Everything that a child session does not share with its parent."""
-        self._machine = ClientMachine(
-            require_reset=self._require_reset,
-            url=self._shown_url,
-            wants=self._features,
-            max_message_bytes=self._dialer.max_message_bytes,
-            wait_for_slot_s=self._wait_for_slot,
-        )
+        self._machine = self._new_machine()
         self._holder = _Holder()
         self._pending: list[PendingCall[Any]] = []
         self._children: list[weakref.ref[EnvClient[Any, Any, Any]]] = []
         self._sync: SyncEnvClient[ActT, ObsT, StateT] | None = None
         self._warned_step_arguments = False
         weakref.finalize(self, _release, self._holder)
+
+    # ------------------------------------------------------------------ servers that are started for it
+
+    @classmethod
+    def from_docker_image(
+        cls, image: str, provider: Any = None, **kwargs: Any
+    ) -> StartHandle[Self, SyncEnvClient[ActT, ObsT, StateT]]:
+        """A client of a server in a container that is started for it, and stopped when it is closed.
+
+        Nothing happens until the handle is used: ``await`` it, or call its ``sync()``; once.
+
+        Args:
+            image: the image.
+            provider: starts the container: a `ContainerProvider` or the name of one. Default: `LocalDockerProvider`.
+            **kwargs: ``ready_timeout_s``, seconds to wait for the server; arguments of the client, as
+                ``message_timeout_s``; the others are for the provider's ``start_container``, as ``env_vars``.
+        """
+        from openenv.core.starting import in_container
+
+        return StartHandle(lambda: in_container(cls, image, provider, kwargs), lambda client: client.sync())
+
+    @classmethod
+    def from_env(
+        cls, repo_id: str, *, use_docker: bool = True, provider: Any = None, **kwargs: Any
+    ) -> StartHandle[Self, SyncEnvClient[ActT, ObsT, StateT]]:
+        """A client of a Hugging Face Space that is run on this machine for it: its code is fetched and executed.
+
+        Nothing happens until the handle is used: ``await`` it, or call its ``sync()``; once. For a Space that runs on
+        the Hub, give its address as ``base_url``.
+
+        Args:
+            repo_id: the Space, as ``openenv/echo_env``.
+            use_docker: run its image in a container; otherwise its repository with `UVProvider`.
+            provider: starts it: of the family that ``use_docker`` says.
+            **kwargs: as for `from_docker_image`; with ``use_docker``, ``tag`` chooses the image's tag. Without it, the
+                arguments of `UVProvider`, as ``project_path`` for a clone that is there already, and of its ``start``.
+        """
+        from openenv.core.starting import space_in_container, space_with_uv
+
+        start = space_in_container if use_docker else space_with_uv
+        return StartHandle(lambda: start(cls, repo_id, provider, kwargs), lambda client: client.sync())
+
+    def _new_machine(self) -> ClientMachine:
+        return ClientMachine(
+            require_reset=self._require_reset,
+            url=self._shown_url,
+            wants=self._features,
+            max_message_bytes=self._dialer.max_message_bytes,
+            wait_for_slot_s=self._wait_for_slot,
+        )
+
+    def _new_link(self) -> EnvLink:
+        return EnvLink(self._machine, self._dialer, self._news_hook())
 
     # ------------------------------------------------------------------ hooks
 
@@ -271,7 +334,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     # ------------------------------------------------------------------ the public calls
 
-    @_bare
+    @bare
     async def connect(self) -> Self:
         """Open the session's connection, if it is not open. Never clears a loss.
 
@@ -281,7 +344,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self._call(Op.CONNECT)
         return self
 
-    @_bare
+    @bare
     async def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         """Start an episode; opens a new session if there is none or the old one is lost.
 
@@ -304,7 +367,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         )
         return self._result(reply)
 
-    @_bare
+    @bare
     async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         """Apply one action, at most once.
 
@@ -332,7 +395,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
         return self._result(reply)
 
-    @_bare
+    @bare
     async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
         """Read the environment's state.
 
@@ -346,7 +409,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
         return self._parse_state(reply.data)
 
-    @_bare
+    @bare
     async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
         """Learn what became of a call that was given up (a timeout, a cancellation, a signal).
 
@@ -366,12 +429,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(Op.SETTLE, timeout_s=timeout_s)
         return self._result(reply) if reply.kind == "observation" else None
 
-    @_bare
+    @bare
     async def disconnect(self) -> None:
         """End the session, but keep a provider's server."""
         await self._end()
 
-    @_bare
+    @bare
     async def close(self) -> None:
         """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
         children = [child for ref in self._children if (child := ref()) is not None]
@@ -382,7 +445,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         for failure in filter(None, ends):
             raise failure
 
-    @_bare
+    @bare
     async def new_session(self) -> Self:
         """A second client of the same server with a session of its own; closed with this one.
 
@@ -407,8 +470,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def base_url(self) -> str | None:
-        """The address that was given; None if a provider decides it."""
-        return self._base_url
+        """The address that was given, or where the provider has started the server; None before that."""
+        server = self._dialer.server
+        return self._base_url if server is None else server.url
 
     @property
     def mode(self) -> str:
@@ -463,7 +527,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         reply = await self._call(op, message)
         return {"type": reply.kind, "data": reply.data}
 
-    async def _call(
+    async def _call(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        if self._watcher is not None:
+            return await self._watcher.call(self, op, frame, options)
+        return await self._exchange(op, frame, **options)
+
+    async def _exchange(
         self,
         op: Op,
         frame: Mapping[str, Any] | None = None,
@@ -471,15 +540,17 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         timeout_s: MaybeSeconds = UNSET,
         episode_id: str | None = None,
     ) -> Reply:
-        data = b"" if frame is None else encode_request(frame)
-        seconds, setting = self._timeouts[op]
+        request = NOTHING if frame is None else encode_request(frame, binary=Feature.MSGPACK in self._features)
+        limit, setting = self._timeouts[op]
         if timeout_s is not UNSET:
-            seconds, setting = _seconds("timeout_s", timeout_s), "timeout_s"
+            limit, setting = seconds("timeout_s", timeout_s), "timeout_s"
+        if self._may_dial(op):
+            await self._server_ready()
         try:
             reply = await self._bind().call(
                 op,
-                data,
-                timeout_s=seconds,
+                request,
+                timeout_s=limit,
                 setting=setting,
                 connect_timeout_s=self._connect_timeout,
                 episode_id=episode_id,
@@ -489,6 +560,15 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 late.result = self._result(late.reply)
             raise
         return reply or Reply("none")
+
+    def _may_dial(self, op: Op) -> bool:
+        return op in (Op.CONNECT, Op.RESET) or self._machine.state is State.NEW
+
+    async def _server_ready(self) -> None:
+        """Have the provider's server started before the time for a connection begins."""
+        self._check_process()
+        if self._dialer.server is not None:
+            await self._dialer.server.base_url()
 
     async def _end(self) -> None:
         if self._holder.link is None:  # never used: nothing is open
@@ -561,8 +641,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 raise ForeignLoopError
             if link.loop.is_closed():
                 link.loop_closed()
-        self._holder.link = EnvLink(self._machine, self._dialer, _hook(self._machine, *self._hooks))
+        self._holder.link = self._new_link()
         return self._holder.link
+
+    def _news_hook(self) -> Callable[[News], object]:
+        return _hook(self._machine, *self._hooks)
 
     def _may_move(self, link: EnvLink) -> bool:
         return link.loop.is_closed() or self._machine.state in (State.NEW, State.CLOSED)
@@ -579,7 +662,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def _ws_url(self) -> str | None:
-        return None if self._address is None else self._address.url
+        if self._address is not None:
+            return self._address.url
+        return None if self.base_url is None else Address.parse(self.base_url).url
 
     @property
     def _ws(self) -> Any:
@@ -590,10 +675,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
 
 def _client_session(machine: ClientMachine) -> ClientSession:
-    lease = machine.lease
-    return ClientSession(
-        id=lease.session if lease else None, number=machine.number, resumes=machine.resumes, losses=machine.losses
-    )
+    return ClientSession(id=machine.session_id, number=machine.number, resumes=machine.resumes, losses=machine.losses)
 
 
 def _hook(
@@ -622,7 +704,12 @@ def _mode(mode: str | None) -> str:
     return chosen
 
 
-def _seconds(name: str, value: float | _Unset | None) -> Seconds:
+def seconds(name: str, value: float | _Unset | None) -> Seconds:
+    """Read a time limit in seconds; None for no limit.
+
+    Raises:
+        ValueError: it is neither None nor a positive number.
+    """
     return None if value is UNSET else _positive(name, value, "seconds")
 
 

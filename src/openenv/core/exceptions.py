@@ -19,7 +19,11 @@
     │   ├── EnvExecutionError                            the environment raised
     │   ├── ActionValidationError    (TypeError)         an action does not fit, or does not encode
     │   ├── InvalidActionError                           the environment does not allow this move
+    │   ├── ToolCallError                                a tool failed
     │   └── EnvironmentFactoryError                      the environment could not be built
+    ├── ProviderError                (RuntimeError)      a provider could not start its server
+    │   └── ProviderTimeoutError     (TimeoutError)      the server did not become ready in time
+    ├── LLMError                     (RuntimeError)      a language model's service failed
     ├── PolicyLinkError                                  the policy link:
     │   ├── ConnectionReplaced       (ConnectionError)   another connection: every action chunk is void
     │   ├── ServerStopped            (ConnectionError)   the training server has finished its run
@@ -43,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ActionValidationError",
@@ -57,6 +61,7 @@ __all__ = [
     "ForeignLoopError",
     "ForkedClientError",
     "InvalidActionError",
+    "LLMError",
     "LateResultError",
     "MessageTooLargeError",
     "NotResetError",
@@ -67,6 +72,8 @@ __all__ = [
     "PolicyLinkError",
     "PolicyProtocolError",
     "PolicyUsageError",
+    "ProviderError",
+    "ProviderTimeoutError",
     "ReplyValidationError",
     "ReuseError",
     "ServerError",
@@ -76,6 +83,7 @@ __all__ = [
     "SessionCreationError",
     "SessionLostError",
     "SessionNotFoundError",
+    "ToolCallError",
 ]
 
 
@@ -194,7 +202,9 @@ class SessionLostError(OpenEnvError, ConnectionError):
     Attributes:
         reason: why, in one word. Seen by the client: ``connection``, ``timeout``, ``cancelled``, ``interrupted``,
             ``protocol``, ``too_large``, ``loop_closed``, ``reset_failed`` (a reset began in this session, none has
-            completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session).
+            completed), ``unreachable`` (not resumed in time), ``replaced`` (the call was made in an earlier session),
+            ``gone`` (a session held over HTTP that the server does not know any more).
+            ``gone`` (the server does not know the session any more).
             Told by the server: ``server``, ``server_restart``, ``draining``, ``idle``, ``capacity``, ``replaced``
             (somebody else resumed it), and, when it cannot be resumed, the words of
             `openenv.core.wire.v1.LostReason`.
@@ -543,6 +553,47 @@ class InvalidActionError(ServerError):
         )
 
 
+class ToolCallError(ServerError):
+    """A tool failed, or there is no such tool, or its arguments do not fit; the session goes on.
+
+    Attributes:
+        tool: the tool that was called.
+        message: what went wrong, as the tool or the server tells it.
+        content: what the tool gave its caller to read, a list of MCP content blocks; empty if it gave nothing.
+        structured_content: the same as an object, if the tool gave one.
+        error_type: ``execution_error``, ``invalid_args``, ``tool_not_found``, ``timeout`` ..., if the server told it.
+        code: the server's code.
+        outcome: ``applied`` for a tool that ran and failed, ``not_applied`` for a call that was refused before it ran;
+            ``unknown`` where the server does not tell these apart.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        tool: str = "",
+        content: Sequence[Any] = (),
+        structured_content: Mapping[str, Any] | None = None,
+        error_type: str | None = None,
+        code: str = "TOOL_ERROR",
+        outcome: Outcome | str = Outcome.UNKNOWN,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.tool = tool
+        self.content = list(content)
+        self.structured_content = None if structured_content is None else dict(structured_content)
+        self.error_type = error_type
+        kind = f" ({error_type})" if error_type else ""
+        super().__init__(
+            message,
+            code=code,
+            outcome=outcome,
+            data=data,
+            text=f"Tool '{tool}' failed{kind}: {message or 'no message'}. {Outcome(outcome).sentence} The session "
+            "goes on.",
+        )
+
+
 class EnvironmentFactoryError(ServerError):
     """The server could not build an environment.
 
@@ -554,6 +605,46 @@ class EnvironmentFactoryError(ServerError):
         self.factory_name = factory_name
         text = message or f"Environment factory '{factory_name}' failed to create instance."
         super().__init__(text, code="FACTORY_ERROR", outcome=Outcome.NOT_APPLIED, text=text)
+
+
+# ---------------------------------------------------------------- beside the session
+
+
+class ProviderError(OpenEnvError, RuntimeError):
+    """A provider could not start its server. Nothing of it is left running.
+
+    Attributes:
+        logs: what the server wrote before it failed; the end of it.
+    """
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        self.logs = logs
+        text = message or "The provider could not start its server."
+        super().__init__(f"{text}\nThe server wrote:\n{logs}" if logs else text)
+
+
+class ProviderTimeoutError(ProviderError, TimeoutError):
+    """A provider's server did not become ready in time."""
+
+    def __new__(cls, *args: Any, **_: Any) -> Self:
+        return TimeoutError.__new__(cls, *args)  # by order of inheritance it would be RuntimeError's, which refuses
+
+    def __init__(self, message: str | None = None, *, logs: str = "") -> None:
+        super().__init__(message or "The server did not become ready in time.", logs=logs)
+
+
+class LLMError(OpenEnvError, RuntimeError):
+    """A language model's service refused a request, could not be reached, or gave an answer that makes no sense.
+
+    Attributes:
+        status: its HTTP status; None if there was no answer.
+        url: the address that was asked.
+    """
+
+    def __init__(self, message: str | None = None, *, status: int | None = None, url: str = "") -> None:
+        self.status = status
+        self.url = url
+        super().__init__(message or "The language model's service failed.")
 
 
 # ---------------------------------------------------------------- the policy link

@@ -12,7 +12,8 @@ import pydantic  # whose names load when they are first used; importing a client
 
 from openenv.core.client_types import StepResult
 from openenv.core.exceptions import ActionValidationError, ReplyValidationError
-from openenv.core.wire.json_codec import UnencodableValue, dump_model, encode
+from openenv.core.wire.frames import Request, encode
+from openenv.core.wire.json_codec import UnencodableValue, dump_model, holds_arrays, without_arrays
 
 __all__ = ["action_payload", "encode_request", "parse_model", "parse_result", "reconcile", "type_arguments"]
 
@@ -66,7 +67,7 @@ def action_payload(action: Any) -> dict[str, Any]:
 
 def _dumped(model: pydantic.BaseModel) -> dict[str, Any]:
     try:
-        return dump_model(model)
+        return dump_model(model, keep=True)
     except UnencodableValue as error:
         raise _not_encodable(error) from error
 
@@ -78,17 +79,27 @@ def _not_encodable(error: UnencodableValue) -> ActionValidationError:
     )
 
 
-def encode_request(frame: Mapping[str, Any]) -> bytes:
+def encode_request(frame: Mapping[str, Any], *, binary: bool) -> Request:
     """Encode a request frame.
 
+    Args:
+        frame: the object.
+        binary: whether this client would use binary frames.
+
+    Returns:
+        Its forms: text, and the binary one if text would change something in it. Which is sent is known when the
+        session is open.
+
     Raises:
-        ActionValidationError: a value inside has no JSON form; names its field.
+        ActionValidationError: a value inside has no form; names its field.
     """
     try:
-        return encode(frame)
+        text = encode(frame, binary=False)
+        packed = encode(frame, binary=True) if binary else b""
     except UnencodableValue as error:
         inner = UnencodableValue(error.path.removeprefix("data").lstrip("."), error.type_name, error.why)
         raise _not_encodable(inner) from error
+    return Request(text, b"" if packed == text else packed)
 
 
 def parse_model(model: Any, data: Any) -> Any:
@@ -102,6 +113,8 @@ def parse_model(model: Any, data: Any) -> Any:
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
+        if holds_arrays(data):  # for a field of lists
+            return parse_model(model, without_arrays(data))
         raise ReplyValidationError(
             model=model.__name__,
             errors=[cast("dict[str, Any]", item) for item in error.errors(include_url=False, include_context=False)],

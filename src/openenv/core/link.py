@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from openenv.core.exceptions import CallTimeoutError, ConnectError, OpenEnvError, Outcome
+from openenv.core.session.attaching import Attached, AttachOutcome, Gone
 from openenv.core.session.client import ClientMachine
 from openenv.core.session.events import (
     Call,
@@ -34,21 +35,29 @@ from openenv.core.session.events import (
     SendCancel,
     Tell,
 )
+from openenv.core.session.features import Feature
 from openenv.core.session.opening import OpeningOutcome, SessionOpened
 from openenv.core.session.states import State
 from openenv.core.transport.base import Connector, DialError, FrameTransport, TransportClosed
+from openenv.core.wire.frames import Request, numbered
+from openenv.core.wire.frames import decode as decode_frame
 from openenv.core.wire.json_codec import MalformedFrame, decode, encode
+from openenv.core.wire.jsonrpc import HeldSession
 from openenv.core.wire.messages import Reply, close_message, reply_from_frame
 from openenv.core.wire.v1 import Cancel, Lease, Lost, LostReason, Release, Resumed
 
-__all__ = ["EnvLink"]
+__all__ = ["GOODBYE", "DialOutcome", "EnvLink", "News"]
 
 logger = logging.getLogger("openenv.client")
 
 GOODBYE = encode(close_message())
 
+NOTHING = Request()
+
 News = Loss | int | None
 """What a hook is told: a loss, a position in the line for a slot, or (None) that the session was resumed."""
+
+DialOutcome = OpeningOutcome | HeldSession | AttachOutcome
 
 OPENING_TIMEOUT_S = 15.0
 """How long a server may take for the first words on a socket, before the dial counts as failed."""
@@ -80,7 +89,7 @@ class EnvLink:
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
         self._answer: asyncio.Future[Reply | None] | None = None
-        self._frames: dict[Call, bytes] = {}
+        self._requests: dict[Call, Request] = {}
         self._unsent: Call | None = None
         self._ends: WeakKeyDictionary[asyncio.Task[Any], GaveUp] = WeakKeyDictionary()  # a task's last call
         self._not_taken: list[GaveUp] = []
@@ -95,7 +104,7 @@ class EnvLink:
     async def call(
         self,
         op: Op,
-        frame: bytes = b"",
+        request: Request = NOTHING,
         *,
         timeout_s: float | None,
         setting: str,
@@ -106,7 +115,7 @@ class EnvLink:
 
         Args:
             op: what is asked.
-            frame: its request frame; empty for CONNECT.
+            request: its request frame; nothing for CONNECT.
             timeout_s: seconds for everything: waiting for a turn, connecting, sending, receiving; None for no limit.
             setting: name of the argument behind ``timeout_s``, for the error text.
             connect_timeout_s: seconds of these for opening a connection.
@@ -128,7 +137,7 @@ class EnvLink:
             timeout_s=timeout_s,
             setting=setting,
             connect_timeout_s=connect_timeout_s,
-            size=len(frame),
+            size=len(request),
             episode_id=episode_id,
         )
         try:
@@ -136,7 +145,7 @@ class EnvLink:
                 async with self._turns:
                     self._tell_not_taken()
                     try:
-                        reply = await self._in_turn(call, frame, scope)
+                        reply = await self._in_turn(call, request, scope)
                     except OpenEnvError as error:
                         self._note_end(call, None, error)
                         raise
@@ -154,10 +163,10 @@ class EnvLink:
                 detail=detail,
             ) from None
 
-    async def _in_turn(self, call: Call, frame: bytes, scope: asyncio.Timeout) -> Reply | None:
+    async def _in_turn(self, call: Call, request: Request, scope: asyncio.Timeout) -> Reply | None:
         answer: asyncio.Future[Reply | None] = self.loop.create_future()
         self._answer = answer
-        self._frames[call] = frame
+        self._requests[call] = request
         try:
             self._feed(_EVENT.get(call.op, Event.CALL), call)
             try:
@@ -170,7 +179,7 @@ class EnvLink:
                 return self._given_up(call, scope)
         finally:
             self._answer = None
-            del self._frames[call]
+            del self._requests[call]
             if self._unsent is call:
                 self._unsent = None
             if answer.done() and not answer.cancelled():
@@ -240,13 +249,16 @@ class EnvLink:
                 logger.warning("%s", effect.text)
             elif isinstance(effect, Tell):
                 self._tell(effect.loss)
-        self.abandon()
+        self._farewell()
 
-    def abandon(self) -> None:
-        """Nobody uses this connection any more. Callable from any thread, also when the loop is closed."""
+    def _farewell(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.farewell(GOODBYE)
+
+    def abandon(self) -> None:
+        """Nobody uses this connection any more. Callable from any thread, also when the loop is closed."""
+        self._farewell()
         try:
             self.loop.call_soon_threadsafe(self._feed, Event.CLOSE)  # or a resume would go on, and hold it for ever
         except RuntimeError:
@@ -315,18 +327,21 @@ class EnvLink:
         call, self._unsent = self._unsent, None
         if call is None:
             return None
-        frame = self._frames[call]
-        if self.machine.numbered:  # the same bytes whenever it is sent in this session (E9)
-            frame = b'{"seq":%d,%b' % (call.seq, frame[1:])
-        return frame
+        frame = self._requests[call].sent(binary=self._binary)
+        return numbered(frame, call.seq) if self.machine.numbered else frame
+
+    @property
+    def _binary(self) -> bool:
+        return Feature.MSGPACK in self.machine.features
 
     async def _dial(self, delay: float) -> None:
         me = asyncio.current_task()
         transport: FrameTransport | None = None
+        outcome: DialOutcome
         try:
             if delay:
                 await asyncio.sleep(delay)
-            transport = await self._connector()
+            transport = await self._connect()
             outcome = await self._open(transport)
         except DialError as error:
             outcome = error.failure
@@ -340,7 +355,7 @@ class EnvLink:
             failure = ConnectError(f"Failed to connect: {type(error).__name__}: {error}")
             failure.__cause__ = error
             outcome = DialFailure(failure, retryable=False)
-        opened = isinstance(outcome, SessionOpened | Resumed)
+        opened = isinstance(outcome, SessionOpened | Resumed | Attached)
         if transport is not None and (self._dialing is not me or not opened):
             transport.abort()
         if self._dialing is not me:
@@ -352,8 +367,13 @@ class EnvLink:
         self._feed(*_event(outcome))
         await self._flush()
 
-    async def _open(self, transport: FrameTransport) -> OpeningOutcome:
+    async def _connect(self) -> FrameTransport | None:
+        """Open a socket for the session that the machine wants."""
+        return await self._connector()
+
+    async def _open(self, transport: FrameTransport | None) -> DialOutcome:
         """The first words on a fresh socket; a plain one needs none."""
+        assert transport is not None, "a session of this kind lives on its socket"
         opening = self.machine.opening()
         if transport.subprotocol is None:
             return SessionOpened() if opening.resume is None else Lost(LostReason.EPOCH)
@@ -417,7 +437,7 @@ class EnvLink:
             self._feed(Event.OVERSIZED, frame)
             return
         try:
-            reply = reply_from_frame(decode(frame))
+            reply = reply_from_frame(decode_frame(frame, binary=self._binary))
         except MalformedFrame as error:
             reply = Reply("malformed", {"message": str(error)})
         self._feed(Event.RECEIVED, reply)
@@ -459,9 +479,15 @@ class EnvLink:
         return task
 
 
-def _event(outcome: OpeningOutcome) -> tuple[Event, Any]:
+def _event(outcome: DialOutcome) -> tuple[Event, Any]:
     """How an opening ended, as an event for the machine."""
     match outcome:
+        case HeldSession():
+            return Event.CREATED, outcome
+        case Attached():
+            return Event.ATTACHED, None
+        case Gone(detail):
+            return Event.RESUME_LOST, detail
         case SessionOpened():
             return Event.OPENED, outcome
         case Resumed():

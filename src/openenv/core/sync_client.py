@@ -92,7 +92,7 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         if name == "_client":
             raise AttributeError(name)  # an object under construction, or a copy
         value = getattr(self._client, name)
-        if not inspect.iscoroutinefunction(value):
+        if not (callable(value) and inspect.iscoroutinefunction(inspect.unwrap(value))):
             return value
 
         @functools.wraps(value)

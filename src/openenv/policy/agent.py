@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from openenv.core.transport.aio import WebSocketConnector
 from openenv.policy.agent_base import AgentBase
 from openenv.policy.checks import Array
+from openenv.policy.direct import DirectTransport, is_wanted
 from openenv.policy.exchange import Script
 from openenv.policy.messages import Action, Metadata
 from openenv.policy.observation import Observation
@@ -34,7 +35,7 @@ class WebSocketEnvClientAgent(AgentBase[Transport]):
     """
 
     def _make_transport(self, connector: WebSocketConnector) -> Transport:
-        return IoThreadTransport(connector)
+        return DirectTransport(connector) if is_wanted(self._direct_socket) else IoThreadTransport(connector)
 
     def connect(self, timeout_s: float | None = None) -> Metadata:
         """Wait until the server is there and has introduced itself; nothing is sent.
@@ -110,6 +111,16 @@ class WebSocketEnvClientAgent(AgentBase[Transport]):
         """
         message = make_feedback(observation, env_indices, step_ids, rewards, terminated, truncated, info)
         self._run(self._exchange.feedback(message))
+
+    def replace(self, why: str) -> None:
+        """Leave the connection on purpose, because an environment cannot keep to what the server expects of it.
+
+        Every chunk is void, as after a loss: the next `infer` or `feedback` raises `ConnectionReplaced` once.
+
+        Args:
+            why: for the log and for the error.
+        """
+        self._run(self._exchange.replace(why))
 
     def close(self) -> None:
         """Say goodbye (close code 1000). Takes about a second at most; further calls raise `SessionClosedError`."""

@@ -40,6 +40,9 @@ class AgentBase(ABC, Generic[C]):
             may take minutes.
         feedback_timeout_s: for sending a feedback.
         backoff: waits between attempts.
+        direct_socket: let the blocking agent own its socket, which is faster. False: it goes through the process's I/O
+            thread. None: as the environment variable ``OPENENV_POLICY_DIRECT`` says, where 0 is False. Behind TLS or a
+            proxy, and elsewhere than on Linux, it is False. The asynchronous agent uses the event loop that it is on.
 
     Raises:
         ValueError: not a usable address.
@@ -60,7 +63,9 @@ class AgentBase(ABC, Generic[C]):
         infer_timeout_s: float | None = 900.0,
         feedback_timeout_s: float | None = 60.0,
         backoff: Backoff | None = None,
+        direct_socket: bool | None = None,
     ) -> None:
+        self._direct_socket = direct_socket
         self._transport = self._make_transport(connector_for(url, api_key, headers))
         options = AgentOptions(
             url=Address.parse(url, route="/").shown,

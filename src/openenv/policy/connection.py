@@ -10,11 +10,11 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from openenv.core.exceptions import PolicyProtocolError
 from openenv.policy.env_states import EnvStates
+from openenv.policy.large_frames import PolicySocket
 from openenv.policy.messages import (
     FEEDBACK_TIMEOUT,
     INTERNAL_ERROR,
@@ -71,7 +71,7 @@ class Connection:
     def __init__(
         self,
         number: int,
-        socket: ServerConnection,
+        socket: PolicySocket,
         service: PolicyService,
         settings: ConnectionSettings,
         metrics: ServerMetrics,
@@ -130,7 +130,7 @@ class Connection:
         self._conversation.metadata()
         await self._send(self._settings.metadata)
         while True:
-            infer = self._read(await self._socket.recv())
+            infer = self._read(await self._socket.next_message())
             assert isinstance(infer, Infer)
             await self._infer(infer)
             feedback = self._read(await self._next_feedback())
@@ -140,7 +140,7 @@ class Connection:
     async def _send(self, message: Message) -> None:
         await self._socket.send(b"".join(encode_message(message)))  # in one frame
 
-    def _read(self, frame: str | bytes) -> Message:
+    def _read(self, frame: str | bytes | bytearray) -> Message:
         """Read a message, if it is one that is due."""
         if isinstance(frame, str):
             raise PolicyProtocolError("a text frame came, where messages are binary")  # its text is not for our log
@@ -162,12 +162,12 @@ class Connection:
         self._metrics.infers += 1
         await self._send(Action(actions.swapaxes(0, 1), infer.env_indices))
 
-    async def _next_feedback(self) -> str | bytes:
+    async def _next_feedback(self) -> str | bytes | bytearray:
         """The next frame, in time. A learn step extends the time, for the client may wait for it."""
         while True:
             try:
                 async with asyncio.timeout(self._settings.feedback_timeout_s):
-                    return await self._socket.recv()
+                    return await self._socket.next_message()
             except TimeoutError:
                 if not self._service.is_learning:
                     raise _FeedbackLate from None

@@ -95,6 +95,7 @@ class Exchange:
         self._abort = abort
         self._fed_back = FedBackRows()
         self._reuses = False
+        self._warned = False
         self._after_stop = False
         self._busy = threading.Lock()
 
@@ -145,6 +146,13 @@ class Exchange:
                 self._fed_back.remember(feedback)
             _finish(self.machine.sent())
 
+    def replace(self, why: str) -> Script[None]:
+        """Leave the connection, and every chunk that it brought; the next call tells that by `ConnectionReplaced`."""
+        with self._call():
+            yield lambda io: io.close()
+            if self.machine.state is not LinkState.CLOSED:
+                self._dropped(Ending(detail=why))
+
     def close(self) -> Script[None]:
         """End the connection with a close frame. A call under way in another thread ends with an error."""
         self.machine.close()
@@ -171,7 +179,7 @@ class Exchange:
         return self.options.next_run_timeout_s if self._after_stop else self.options.connect_timeout_s
 
     def _dropped(self, ending: Ending) -> Effect:
-        self._after_stop = ending.is_stop
+        self._after_stop |= ending.is_stop  # until another run has introduced itself
         logger.info("connection %d to %s ended: %s", self.machine.connection, self.options.url, ending)
         return self.machine.dropped(ending)
 
@@ -185,6 +193,8 @@ class Exchange:
             outcome = yield from self._attempt(_least(left, self.options.open_timeout_s))
             if not isinstance(outcome, ConnectError):
                 return outcome
+            if self.machine.state is LinkState.CLOSED:
+                return self.machine.connect()  # which says that it is closed
             if patience() != timeout_s:
                 timeout_s, began = patience(), clock()
             delay = self.options.backoff.delay(attempt)
@@ -198,8 +208,6 @@ class Exchange:
                     attempts=attempt,
                 ) from outcome
             yield _sleep(delay)
-            if self.machine.state is LinkState.CLOSED:
-                return self.machine.connect()
 
     def _attempt(self, limit: float | None) -> Script[Effect | ConnectError]:
         """Dial once. A `ConnectError` is returned if another try may go better."""
@@ -216,7 +224,7 @@ class Exchange:
             raise failure from failure.__cause__
         except TimeoutError:
             self._abort()
-            return self._failure(f"no metadata came within {limit:g} s")
+            return self._failure(f"no metadata came within {limit} s")
         except TransportClosed as error:
             ending = _ending(error)
             effect = self._dropped(ending)
@@ -275,6 +283,10 @@ class Exchange:
             return (yield from self._broken(error))
         _finish(self.machine.answered(request.env_indices.tolist()))
         self.reused += 0 if reuse is None else int(reuse.sum())
+        declared = self.metadata.action_horizon if self.metadata is not None else None
+        if declared not in (None, chunk.horizon) and not self._warned:
+            self._warned = True
+            logger.warning("action chunks have %d steps, and the server declared %d", chunk.horizon, declared)
         return chunk
 
     def _broken(self, error: PolicyProtocolError) -> Script[Effect]:

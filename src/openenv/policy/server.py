@@ -21,6 +21,7 @@ from websockets.asyncio.server import serve as serve_websocket
 
 from openenv.policy.connection import Connection, ConnectionSettings
 from openenv.policy.edge import Edge
+from openenv.policy.large_frames import PolicySocket
 from openenv.policy.messages import SERVER_STOP
 from openenv.policy.metrics import ServerMetrics
 from openenv.policy.policy import Policy
@@ -220,6 +221,7 @@ class PolicyServer:
             self.host,
             self._port,
             compression=None,
+            create_connection=PolicySocket,
             process_request=self._edge,
             max_queue=MAX_QUEUED_FRAMES,
             logger=_SocketLog(logging.getLogger("openenv.policy.sockets")),
@@ -257,6 +259,8 @@ class PolicyServer:
         if self._reason is not None:
             await socket.close(GOING_AWAY, self._reason)
             return
+        assert isinstance(socket, PolicySocket)
+        socket.take_large(self._transport["max_size"])
         self._numbered += 1
         self._connections[socket] = task
         try:

@@ -166,7 +166,7 @@ class AsyncTransport:
         if self._socket is None or self._loop is None or self._loop is asyncio.get_running_loop():
             return
         if self._loop.is_closed():
-            self._socket = None
+            self.abort()
         else:
             raise ForeignLoopError(
                 "The connection of this agent lives on another event loop. Nothing was sent. Use the agent on the loop "
@@ -181,13 +181,11 @@ class AsyncTransport:
 
 def _abort(socket: WebSocketTransport) -> None:
     loop = socket.connection.loop
-    if loop.is_closed():
-        return
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
-    if here is loop:
+    if here is loop or loop.is_closed():
         socket.abort()
     else:
         loop.call_soon_threadsafe(socket.abort)
@@ -212,7 +210,8 @@ class IoThreadTransport:
         self._run(lambda: self._inner.dial(timeout_s))
 
     def send(self, parts: Sequence[Buffer], timeout_s: float | None) -> None:
-        self._run(lambda: self._inner.send(parts, timeout_s))
+        frame = b"".join(parts)  # here, so that the I/O thread, which others share, is not held up by it
+        self._run(lambda: self._inner.send([frame], timeout_s))
 
     def receive(self, timeout_s: float | None) -> Frame:
         return self._run(lambda: self._inner.receive(timeout_s))

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from openenv.policy import AsyncWebSocketEnvClientAgent, ServerStopped
-from probe_env import ProbeVectorEnv, Rollout
+from openenv.policy.rollout import Rollout
+from probe_env import ProbeSource, ProbeVectorEnv
 
 
 class Blocking:
@@ -18,10 +19,10 @@ class Blocking:
         self._runner = runner
 
     def __getattr__(self, name: str) -> Any:
-        def call(*args: Any) -> Any:
-            return self._runner.run(getattr(self._agent, name)(*args))
-
-        return call
+        found = getattr(self._agent, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+        return lambda *args: self._runner.run(found(*args))
 
 
 async def made(url: str) -> AsyncWebSocketEnvClientAgent:
@@ -32,7 +33,7 @@ with asyncio.Runner() as runner:
     agent: Any = Blocking(runner.run(made(sys.argv[1])), runner)
     try:
         width = agent.connect().action_dim or 1
-        Rollout(agent, ProbeVectorEnv(3, width)).run()
+        Rollout(agent, ProbeSource(ProbeVectorEnv(3, width))).run()
     except ServerStopped:
         pass
     finally:

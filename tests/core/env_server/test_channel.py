@@ -11,7 +11,9 @@ import pytest
 from fastapi import WebSocket
 
 from openenv.core.env_server.channel import Channel
+from openenv.core.env_server.frames import FrameReader
 from openenv.core.env_server.sessions import SessionManager, Setup
+from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.ws_v1 import V1Server
 from support.envs import CountAction, CountEnv
@@ -54,7 +56,7 @@ class FakeSocket:
 async def server(env: type[CountEnv]) -> AsyncIterator[V1Server]:
     manager = SessionManager(Setup(env, "CountEnv"), max_sessions=2)
     manager.start()
-    yield V1Server(manager, CountAction, V1Options(), None)
+    yield V1Server(manager, FrameReader(CountAction, Tools(CountAction)), V1Options(), None)
     env.release.set()
     await manager.drain()
 

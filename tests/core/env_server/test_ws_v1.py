@@ -98,7 +98,7 @@ def test_welcome_says_what_there_is_and_builds_nothing(start: Start, env: type[C
         assert data == {
             "protocol": 1,
             "server": data["server"],
-            "features": ["cancel", "queue", "resume", "seq"],
+            "features": ["cancel", "msgpack", "queue", "resume", "seq"],
             "limits": {"max_message_bytes": 123, "max_depth": 200},
             "epoch": two.epoch,
             "grace_s": 7.5,

@@ -10,7 +10,7 @@ import pytest
 from openenv.core.env_client import EnvClient
 from openenv.core.exceptions import ConnectError
 from openenv.core.transport.address import Address
-from openenv.core.transport.aio import WebSocketConnector, _may_pass
+from openenv.core.transport.aio import WebSocketConnector, may_pass
 from openenv.core.transport.base import DialError
 from openenv.testing.processes import free_port
 from support.clients import CountServer
@@ -54,4 +54,4 @@ def _tls(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLError:
     ],
 )
 def test_tls_that_cannot_come_right_is_not_tried_again(error: Exception, passes: bool) -> None:
-    assert _may_pass(error) is passes
+    assert may_pass(error) is passes

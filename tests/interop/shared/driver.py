@@ -43,7 +43,9 @@ def plain(value: Any) -> Any:
         return value.model_dump()
     if dataclasses.is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if value is None or isinstance(value, dict | list | str | int | float):
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, dict | str | int | float):
         return value
     return type(value).__name__
 

@@ -190,7 +190,7 @@ class Link:
         await asyncio.sleep(after_s)
         transport = self._ws.transport
         sock = transport.get_extra_info("socket")
-        if sock is not None:
+        if sock is not None and sock.fileno() >= 0:  # the client may have left meanwhile
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()
 

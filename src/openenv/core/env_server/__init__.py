@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from openenv.core.env_server.base_transforms import CompositeTransform, NullTransform
     from openenv.core.env_server.http_server import HTTPEnvServer, create_app, create_fastapi_app
     from openenv.core.env_server.interfaces import Environment, Message, ModelTokenizer, TaskProvider, Transform
+    from openenv.core.env_server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv.core.env_server.mcp_types import (
         RESERVED_TOOL_NAMES,
         CallToolAction,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ConcurrencyConfigurationError,
         EnvironmentFactoryError,
@@ -134,8 +136,10 @@ __all__ = [
     "WSStateMessage",
     "WSStateResponse",
     "WSStepMessage",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
@@ -209,7 +213,12 @@ _MODULES = {
         "WSStateResponse",
         "WSStepMessage",
     ),
+    "openenv.core.env_server.mcp_environment": ("MCPEnvironment",),  # needs an extra: in no `import *`
     "openenv.core.env_server.v1_options": ("V1Options",),
+    "openenv.core.env_server.web_interface": (
+        "WebInterfaceManager",
+        "create_web_interface_app",
+    ),
     "openenv.core.exceptions": (
         "ConcurrencyConfigurationError",
         "EnvironmentFactoryError",
@@ -230,6 +239,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
             "exceptions",
             "http_server",
             "interfaces",
+            "mcp_environment",
             "mcp_types",
             "route_config",
             "serialization",

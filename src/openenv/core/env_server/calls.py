@@ -29,7 +29,17 @@ from openenv.core.wire.json_codec import UnencodableValue, encode
 from openenv.core.wire.messages import INVALID_ACTION, CallKind, WSErrorCode
 from openenv.core.wire.v1 import V1ErrorCode
 
-__all__ = ["Call", "CallError", "Work", "clip", "env_raised", "refusal", "run_call", "validation_error"]
+__all__ = [
+    "Call",
+    "CallError",
+    "Work",
+    "cancelled_call",
+    "clip",
+    "env_raised",
+    "refusal",
+    "run_call",
+    "validation_error",
+]
 
 logger = logging.getLogger("openenv.server")
 
@@ -127,7 +137,8 @@ async def run_call(
 
     def finish(value: Any) -> bytes:
         try:
-            return reply(serialize_state(value) if call.kind is CallKind.STATE else serialize_observation(value))
+            state = call.kind is CallKind.STATE
+            return reply(serialize_state(value, keep=True) if state else serialize_observation(value, keep=True))
         except UnencodableValue as error:
             raise _after(error) from error
         except Exception as error:  # a serializer of the env author raised; the step has run all the same
@@ -147,14 +158,15 @@ async def run_call(
         runner.steps += call.kind is CallKind.STEP
         return answer
     except CallCancelled as cancelled:
-        raise _cancelled(cancelled.applied) from cancelled
+        raise cancelled_call(cancelled.applied) from cancelled
     except Crash as crash:
         if runner.cancelling.asked and not isinstance(crash.cause, InvalidActionError):
-            raise _cancelled(None) from crash.cause  # its way to end early
+            raise cancelled_call(None) from crash.cause  # its way to end early
         raise env_raised(crash.cause, f"{runner.name}.{call.kind}") from crash.cause
 
 
-def _cancelled(applied: bool | None) -> CallError:
+def cancelled_call(applied: bool | None) -> CallError:
+    """The error data for a call that ended early, because its caller gave up."""
     return CallError(V1ErrorCode.CANCELLED, "The call was cancelled", applied=applied)
 
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from openenv.core.env_server.calls import Call, CallError, Work, refusal, run_call
-from openenv.core.env_server.frames import Answer, read_request
-from openenv.core.env_server.runner import EnvRunner
+from openenv.core.env_server.calls import CallError, refusal
+from openenv.core.env_server.frames import Answer, FrameReader
 from openenv.core.env_server.sessions import EndReason, Session
-from openenv.core.env_server.types import Action
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.session.features import Feature
 from openenv.core.session.leases import EndedSessions, TokenRing
 from openenv.core.session.ledger import Ledger, Todo, Verdict, error_frame
+from openenv.core.wire.frames import encode as encode_frame
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import REPLY_TYPE, CallKind, WSErrorCode, reply_frame
 from openenv.core.wire.v1 import CloseCode, LostReason, Resumed
@@ -71,7 +70,7 @@ class Channel:
         uses: features that its client uses.
         max_reply_bytes: largest reply that the client takes; None for any.
         options: times and bounds.
-        action_cls: the environment's action class.
+        reader: reads its frames.
 
     Attributes:
         peer: the socket that is attached; None while there is none.
@@ -87,18 +86,19 @@ class Channel:
         uses: frozenset[Feature],
         max_reply_bytes: int | None,
         options: V1Options,
-        action_cls: type[Action],
+        reader: FrameReader,
     ) -> None:
         self.session = session
         self.uses = uses
         self.tokens = TokenRing()
         self.peer: Peer | None = peer
         self._numbered = Feature.SEQ in uses
+        self._binary = Feature.MSGPACK in uses
         self._grace_s = options.grace_s
         limits = [max_reply_bytes, options.max_reply_bytes if Feature.RESUME in uses else None]
         known = [limit for limit in limits if limit is not None]
         self._ledger = Ledger(max_reply_bytes=min(known, default=None), numbered=self._numbered)
-        self._action_cls = action_cls
+        self._reader = reader
         self._lease: asyncio.TimerHandle | None = None
         self._last_words: tuple[CloseCode, str] | None = None
         self.waiting_seq: Any = None
@@ -156,27 +156,17 @@ class Channel:
 
     def _run(self, seq: int | None, message: Mapping[str, Any]) -> None:
         try:
-            request = read_request(message)
+            request = self._reader.read(message, self.session.id)
             assert request is not None, "close is no call"
             if isinstance(request, Answer):
                 self._reply(encode(reply_frame(request.kind, request.data, seq)))
             else:
-                task = self.session.start(self._work(seq, request))
+                task = self.session.start(self._reader.work(request, _replies(seq, binary=self._binary)))
                 task.add_done_callback(lambda task: self._ran(seq, task))
         except CallError as error:
             self._reply(call_error(seq, error))
         except SessionNotFoundError as error:
             self._reply(call_error(seq, CallError(WSErrorCode.SESSION_ERROR, str(error))))
-
-    def _work(self, seq: int | None, call: Call) -> Work:
-        def reply(data: dict[str, Any]) -> bytes:
-            shown = data if call.kind is CallKind.STATE else _with_ending(data)
-            return encode(reply_frame(REPLY_TYPE[call.kind], shown, seq))
-
-        async def work(runner: EnvRunner) -> bytes:
-            return await run_call(runner, call, self._action_cls, reply)
-
-        return work
 
     def _ran(self, seq: int | None, task: asyncio.Task[bytes | CallError]) -> None:
         if task.cancelled():
@@ -288,6 +278,16 @@ class Channels:
     def _over(self, channel: Channel) -> None:
         self.ended.add(channel.session.id, channel.lost or LostReason.CLOSED)
         channel.over(channel.session.ending.result())
+
+
+def _replies(seq: int | None, *, binary: bool) -> Callable[[str, dict[str, Any]], bytes]:
+    """Encodes the reply to a call."""
+
+    def reply(kind: str, data: dict[str, Any]) -> bytes:
+        shown = _with_ending(data) if kind == REPLY_TYPE[CallKind.STEP] else data
+        return encode_frame(reply_frame(kind, shown, seq), binary=binary)
+
+    return reply
 
 
 def _is_number(seq: Any) -> bool:

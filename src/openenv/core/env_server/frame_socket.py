@@ -12,6 +12,7 @@ from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from openenv.core.env_server.frames import Frame
+from openenv.core.wire.frames import is_text
 
 __all__ = ["FrameSocket", "PeerGone", "running"]
 
@@ -30,10 +31,6 @@ class FrameSocket:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self._ahead: deque[Frame | None] = deque()
-
-    def query(self, name: str) -> str | None:
-        """A parameter of the address that was dialled, if it has one of this name."""
-        return self._socket.query_params.get(name)
 
     async def accept(self, subprotocol: str | None = None) -> None:
         """Accept the handshake.
@@ -69,12 +66,13 @@ class FrameSocket:
         return text if text is not None else bytes(message.get("bytes") or b"")
 
     async def send(self, frame: bytes) -> None:
-        """Send a text frame.
+        """Send a frame, text or binary as its first byte says.
 
         Raises:
             PeerGone: the peer has left.
         """
-        await _sent(self._socket.send_text(frame.decode("utf-8")))
+        text = is_text(frame)
+        await _sent(self._socket.send_text(frame.decode("utf-8")) if text else self._socket.send_bytes(frame))
 
     async def close(self, code: int, reason: str = "") -> None:
         """Close the socket.

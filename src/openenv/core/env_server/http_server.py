@@ -16,12 +16,16 @@ from typing import Any
 from fastapi import FastAPI, WebSocket
 
 from openenv.core.env_server.arguments import require_factory, require_models
+from openenv.core.env_server.frames import FrameReader
 from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp import McpRoutes
+from openenv.core.env_server.mcp_sessions import IDLE_S, HeldSessions, wanted_session
 from openenv.core.env_server.runner import EnvThread
 from openenv.core.env_server.security import Edge, EdgePolicy
 from openenv.core.env_server.sessions import SessionManager, Setup
 from openenv.core.env_server.signals import early_drain
+from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.types import (
     Action,
     ConcurrencyConfig,
@@ -69,6 +73,10 @@ class HTTPEnvServer:
             ``OPENENV_SERVER_TOKEN`` decides, else nothing is asked for.
         expose_errors: tell clients type and text of what an environment raised; by default
             ``OPENENV_EXPOSE_ERRORS`` decides, else yes.
+        allow_ws_simulation: answer reset, step and state on ``/ws`` in production mode too, as other OpenEnv servers
+            do. If not, ``/ws`` serves tools only, and an agent that can reach the server cannot begin its episode anew.
+        mcp_idle_s: seconds after which a session opened over POST ``/mcp``, of either kind, ends that has no socket
+            or stream and gets no request; by default the session timeout of ``concurrency_config``, else half an hour.
 
     Raises:
         TypeError: ``env`` is not a factory, or a model class cannot be one.
@@ -94,6 +102,8 @@ class HTTPEnvServer:
         allowed_hosts: Sequence[str] | None = None,
         token: str | None = None,
         expose_errors: bool | None = None,
+        allow_ws_simulation: bool = True,
+        mcp_idle_s: float | None = None,
     ) -> None:
         require_factory(env)
         require_models(action_cls, observation_cls)
@@ -112,11 +122,12 @@ class HTTPEnvServer:
         options = V1Options.from_environ() if v1 is None else v1
         self.edge = EdgePolicy.make(allowed_origins, allowed_hosts, token)
         shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
+        self.mode = ServerMode.SIMULATION
         self.sessions = SessionManager(
             Setup(
                 factory=env,
                 name=self.factory_name,
-                check=lambda made: self._check(made, type(made).__name__),
+                check=self._look_at,
                 thread=EnvThread("shared") if shared else None,
                 expose_errors=_flag("OPENENV_EXPOSE_ERRORS", "1") if expose_errors is None else expose_errors,
             ),
@@ -124,7 +135,19 @@ class HTTPEnvServer:
             drain_grace_s=grace,
             evict_after_s=options.evict_after_s,
         )
-        self.v1 = V1Server(self.sessions, action_cls, options, self.concurrency_config.session_timeout)
+        self.tools = Tools(action_cls, self.sessions.setup.expose_errors)
+        self.mcp_idle_s = self.concurrency_config.session_timeout or IDLE_S if mcp_idle_s is None else mcp_idle_s
+        self.held = HeldSessions(self.sessions, self.mcp_idle_s, options.max_reply_bytes)
+        self.allow_ws_simulation = allow_ws_simulation
+        self.reader = FrameReader(action_cls, self.tools)
+        self.v1 = V1Server(self.sessions, self.reader, options, self.concurrency_config.session_timeout)
+
+    def _look_at(self, env: Any) -> None:
+        """See whether a new environment may be served, and tell one with tools how."""
+        self._check(env, type(env).__name__)
+        if hasattr(type(env), "mcp_call"):
+            env._mode = env._mode or self.mode.value
+            env._expose_errors = self.sessions.setup.expose_errors
 
     def _check(self, env: object, name: str) -> None:
         """Refuse several sessions of a class that allows one; an instance tells where a factory hides its class."""
@@ -171,17 +194,21 @@ class HTTPEnvServer:
         Raises:
             ValueError: there is no such mode.
         """
+        self.mode = _mode(mode)
+        self.reader.simulation = self.allow_ws_simulation or self.mode is ServerMode.SIMULATION
         app.add_middleware(Edge, policy=self.edge)
         timeout = self.concurrency_config.session_timeout
 
         @app.websocket("/ws")
         async def ws(socket: WebSocket) -> None:
-            if self.v1.wanted(socket):
+            if self.v1.wanted(socket) and wanted_session(socket.headers, socket.query_params.get("session_id")) is None:
                 await self.v1.serve(socket)
             else:
-                await PlainSocket(socket, self.sessions, self.action_cls, timeout).serve()
+                await PlainSocket(socket, self.sessions, self.held, self.reader, timeout).serve()
 
-        HTTPRoutes(self).register(app, _mode(mode))
+        http = HTTPRoutes(self)
+        http.register(app, self.mode)
+        McpRoutes(self, http).register(app)
         app.state.openenv_server = self
         outer = app.router.lifespan_context
 
@@ -214,6 +241,8 @@ def create_fastapi_app(
     allowed_hosts: Sequence[str] | None = None,
     token: str | None = None,
     expose_errors: bool | None = None,
+    allow_ws_simulation: bool = True,
+    mcp_idle_s: float | None = None,
 ) -> FastAPI:
     """Make an app that serves environments.
 
@@ -234,6 +263,8 @@ def create_fastapi_app(
         allowed_hosts: see `HTTPEnvServer`.
         token: see `HTTPEnvServer`.
         expose_errors: see `HTTPEnvServer`.
+        allow_ws_simulation: see `HTTPEnvServer`.
+        mcp_idle_s: see `HTTPEnvServer`.
 
     Returns:
         The app; its server is ``app.state.openenv_server``.
@@ -260,6 +291,8 @@ def create_fastapi_app(
         allowed_hosts=allowed_hosts,
         token=token,
         expose_errors=expose_errors,
+        allow_ws_simulation=allow_ws_simulation,
+        mcp_idle_s=mcp_idle_s,
     )
     app = FastAPI(title="OpenEnv Environment HTTP API", version="1.0.0")
     server.register_routes(app, chosen)
@@ -289,6 +322,8 @@ def create_app(
     allowed_hosts: Sequence[str] | None = None,
     token: str | None = None,
     expose_errors: bool | None = None,
+    allow_ws_simulation: bool = True,
+    mcp_idle_s: float | None = None,
 ) -> FastAPI:
     """Make an app that serves environments; what env packages call.
 
@@ -315,6 +350,8 @@ def create_app(
         allowed_hosts=allowed_hosts,
         token=token,
         expose_errors=expose_errors,
+        allow_ws_simulation=allow_ws_simulation,
+        mcp_idle_s=mcp_idle_s,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
+from openenv.core.rubrics.base import discard
 
 __all__ = [
     "Action",
@@ -201,8 +202,10 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         if self.rubric is None:
             return 0.0
         score = self.rubric(action, observation)
+        if isinstance(score, float):
+            return float(score)  # of a kind that may be awaited too, perhaps
         if inspect.isawaitable(score):
-            _discard(score)
+            discard(score)
             raise TypeError("the rubric is async: override step_async and await self._apply_rubric_async(...)")
         return cast(float, score)
 
@@ -221,7 +224,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         done = self._rubric_reset()
         if inspect.isawaitable(done):
-            _discard(done)
+            discard(done)
             raise TypeError("the rubric's reset is async: override reset_async and await self._reset_rubric_async()")
 
     async def _reset_rubric_async(self) -> None:
@@ -238,9 +241,3 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 def default_metadata(class_name: str) -> EnvironmentMetadata:
     """What is known of an environment that says nothing of itself."""
     return EnvironmentMetadata(name=class_name, description=f"{class_name} environment", version="1.0.0")
-
-
-def _discard(awaitable: Any) -> None:
-    """Close a coroutine that will not be awaited, so that it does not warn."""
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()

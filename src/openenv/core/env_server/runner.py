@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar, cast
 from openenv.core.env_server.cancelling import Cancelling
 from openenv.core.env_server.interfaces import Environment
 
-__all__ = ["Crash", "EnvRunner", "EnvThread"]
+__all__ = ["Crash", "EnvRunner", "EnvThread", "watched"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 BLOCKED_LOOP_S = 1.0
 """An async environment that holds the event loop for longer is named in the log."""
+HELD_S = 30.0
+"""How long a call waits for a former one that was given up and still runs."""
 
 _numbers = itertools.count(1)
 
@@ -68,6 +70,16 @@ class EnvThread:
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"openenv-env-{name or next(_numbers)}", daemon=True)
         self._started = False
+        self._held: asyncio.Future[Any] | None = None
+
+    @property
+    def held(self) -> asyncio.Future[Any] | None:
+        """A job that was given up and still runs, if there is one."""
+        return None if self._held is None or self._held.done() else self._held
+
+    def hold(self, job: asyncio.Future[Any]) -> None:
+        """Note that nobody waits for a job any more; the jobs after it do."""
+        self._held = job
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Run a job and hand its result to the calling event loop.
@@ -159,10 +171,14 @@ class EnvRunner:
             Exception: what the factory or ``check`` raised; an environment that was made is closed.
         """
 
+        loop = asyncio.get_running_loop()
+
         def construct() -> None:
             env = self._factory()
             try:
                 check(env)
+                if hasattr(type(env), "bind_thread"):  # its tools run here as well
+                    env.bind_thread(self._thread, loop)
             except BaseException:  # raised on; whatever it is, what was made must be closed
                 self._close(env)
                 raise
@@ -188,9 +204,47 @@ class EnvRunner:
 
         return await self._thread.run(run)
 
+    def has(self, method: str) -> bool:
+        """Whether the environment's class has a method of this name."""
+        return callable(getattr(type(self._env), method, None))
+
     def cancel(self) -> bool:
         """Ask the running call to end early. Returns whether it will hear of it."""
         return self.cancelling.ask(self._env)
+
+    async def awaited(self, start: Callable[[Any], Coroutine[Any, Any, T]], what: str) -> T:
+        """Run a call that is ``await start(env)`` on the loop.
+
+        Args:
+            start: begins it.
+            what: its name for the log.
+
+        Raises:
+            Crash: it raised.
+            CallCancelled: it ended early, because its caller gave up.
+        """
+        self.cancelling.begin()
+        started = watched(self._begun(start), f"{self.name}.{what}")
+        return await self.cancelling.awaiting(_guarded(started))
+
+    async def finish(self, work: Callable[[], T]) -> T:
+        """Do what is left of a call on the environment's thread; beside it, while a job that was given up holds it."""
+        return await (self._thread.run(work) if self._thread.held is None else asyncio.to_thread(work))
+
+    async def free(self) -> None:
+        """Wait until a job that was given up has returned, but not for ever.
+
+        Raises:
+            CallCancelled: the caller gave up.
+            Crash: it has not returned.
+        """
+        held = self._thread.held
+        if held is None:
+            return
+        _, late = await asyncio.wait([held], timeout=HELD_S)
+        if late:
+            text = f"A call that was given up has not returned for {HELD_S:g} s more; this one was not run"
+            raise Crash(TimeoutError(text))
 
     async def call(
         self,
@@ -214,12 +268,11 @@ class EnvRunner:
         """
         if not self._is_async(method):
             return await self._thread.run(lambda: finish(self._call_sync(method, *prepare())))
+        await self.free()
         args, kwargs = await self._thread.run(prepare)
-        name = self._async_name(method)
-        self.cancelling.begin()
-        started = _watched(self._start(name, args, self._taken(method, kwargs)), f"{self.name}.{name}")
-        value = await self.cancelling.awaiting(_guarded(started))
-        return await self._thread.run(lambda: finish(value))
+        name, taken = self._async_name(method), self._taken(method, kwargs)
+        value = await self.awaited(lambda env: getattr(env, name)(*args, **taken), name)
+        return await self.finish(lambda: finish(value))
 
     def _call_sync(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.cancelling.begin()
@@ -234,8 +287,8 @@ class EnvRunner:
         except BaseException as raised:  # nothing an environment raises may end the thread or the loop
             raise Crash(raised) from raised
 
-    async def _start(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return await getattr(self._env, name)(*args, **kwargs)
+    async def _begun(self, start: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+        return await start(self._env)
 
     def _async_name(self, method: str) -> str:
         return f"{method}_async" if method in ("reset", "step") else method
@@ -281,18 +334,19 @@ class EnvRunner:
 
     def _close(self, env: Any) -> None:
         close = getattr(env, "close", None)
-        if close is None:
-            return
         try:
-            result = close()
+            result = close() if close is not None else None
             if inspect.iscoroutine(result):
                 asyncio.run(result)
         except BaseException:  # the session is over whatever close() raises; a second close() could do harm
             logger.exception("%s.close() raised", type(env).__name__)
+        finally:
+            if hasattr(type(env), "unbind_thread"):
+                env.unbind_thread()
 
 
 @types.coroutine
-def _watched(coroutine: Coroutine[Any, Any, T], where: str) -> Generator[Any, Any, T]:
+def watched(coroutine: Coroutine[Any, Any, T], where: str) -> Generator[Any, Any, T]:
     """Await a coroutine, and name it in the log where it holds up the event loop and every session with it."""
     resume: Callable[[], Any] = functools.partial(coroutine.send, None)
     while True:

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from openenv.core.env_server.types import Action
-from openenv.core.wire.json_codec import dump_model
+from openenv.core.wire.json_codec import dump_model, holds_arrays, without_arrays
 
 __all__ = [
     "deserialize_action",
@@ -27,11 +27,12 @@ ActT = TypeVar("ActT", bound=Action)
 _MCP_TYPES = ("list_tools", "call_tool")
 
 
-def serialize_observation(observation: BaseModel) -> dict[str, Any]:
+def serialize_observation(observation: BaseModel, *, keep: bool = False) -> dict[str, Any]:
     """Turn an observation into the ``data`` of an observation frame.
 
     Args:
         observation: an `Observation`.
+        keep: leave arrays and declared bytes as they are, for an encoder that chooses the form of the frame.
 
     Returns:
         ``observation`` (its fields without reward and done), ``reward``, ``done``, and ``metadata`` if there is any.
@@ -42,7 +43,7 @@ def serialize_observation(observation: BaseModel) -> dict[str, Any]:
     """
     if not isinstance(observation, BaseModel):
         raise TypeError(f"reset() and step() must return an Observation, not {type(observation).__name__}")
-    fields = dump_model(observation)
+    fields = dump_model(observation, keep=keep)
     reward = fields.pop("reward", None)
     done = fields.pop("done", False)
     data = {"observation": fields, "reward": reward, "done": done}
@@ -51,15 +52,19 @@ def serialize_observation(observation: BaseModel) -> dict[str, Any]:
     return data
 
 
-def serialize_state(state: Any) -> dict[str, Any]:
+def serialize_state(state: Any, *, keep: bool = False) -> dict[str, Any]:
     """Turn a state into the ``data`` of a state frame.
+
+    Args:
+        state: a `State`, or a mapping.
+        keep: as for `serialize_observation`.
 
     Raises:
         TypeError: it is neither a model nor a mapping.
         UnencodableValue: a field has no JSON form.
     """
     if isinstance(state, BaseModel):
-        return dump_model(state)
+        return dump_model(state, keep=keep)
     try:
         return dict(state)
     except (TypeError, ValueError) as error:
@@ -75,8 +80,13 @@ def deserialize_action(action_data: Mapping[str, Any], action_cls: type[ActT]) -
     Raises:
         pydantic.ValidationError: the fields do not fit the class.
     """
-    mcp_cls = _mcp_class(action_data, action_cls)
-    return cast(ActT, (mcp_cls or action_cls).model_validate(action_data))
+    chosen = _mcp_class(action_data, action_cls) or action_cls
+    try:
+        return cast(ActT, chosen.model_validate(action_data))
+    except ValidationError:
+        if not holds_arrays(action_data):
+            raise
+    return cast(ActT, chosen.model_validate(without_arrays(action_data)))  # a field of lists, sent by an array's owner
 
 
 def deserialize_action_with_preprocessing(action_data: Mapping[str, Any], action_cls: type[ActT]) -> ActT:

@@ -94,6 +94,7 @@ class Session:
         id: a random name.
         ending: done when the session ends; its result says why.
         closed: done when ``close()`` of the environment has returned.
+        pinned: it is in use even while it is silent: a socket that may leave without it is attached.
         leased_at: when its socket was lost, on the loop's clock; None while it has one.
     """
 
@@ -112,6 +113,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._touched = self._loop.time()
         self.leased_at: float | None = None
+        self.pinned = False
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
@@ -307,7 +309,7 @@ class Session:
         if limit is None or self.machine.over:
             return
         left = self._touched + limit - self._loop.time()
-        if self.machine.busy or self.leased_at is not None:  # a lease has a time of its own
+        if self.machine.busy or self.pinned or self.leased_at is not None:  # a lease has a time of its own
             left = max(left, limit)
         if left > 0:
             self._timer = self._loop.call_later(left, self._arm_timer)

@@ -7,10 +7,11 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from openenv.core.session.features import Feature, enabled_features
+from openenv.core.wire.array_values import installed
 
 __all__ = ["V1Options", "worker_count"]
 
@@ -32,7 +33,7 @@ class V1Options:
         max_reply_bytes: largest reply that is kept for a client that may come back; a larger one becomes an error.
     """
 
-    features: frozenset[Feature] = frozenset(Feature)
+    features: frozenset[Feature] = field(default_factory=lambda: enabled_features({}, msgpack=installed()))
     grace_s: float = 600.0
     evict_after_s: float | None = None
     first_frame_s: float = 10.0
@@ -50,7 +51,7 @@ class V1Options:
         Raises:
             ValueError: a variable cannot be read.
         """
-        features = enabled_features(environ, resume=worker_count(environ) == 1)
+        features = enabled_features(environ, resume=worker_count(environ) == 1, msgpack=installed())
         given: dict[str, Any] = {
             field: _number(variable, environ[variable], kind)
             for variable, (field, kind) in _VARIABLES.items()

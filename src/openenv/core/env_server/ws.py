@@ -10,21 +10,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import WebSocket
 
-from openenv.core.env_server.calls import Call, CallError, refusal, run_call
+from openenv.core.env_server.calls import Call, CallError, refusal
 from openenv.core.env_server.frame_socket import FrameSocket, PeerGone, running
-from openenv.core.env_server.frames import DECODE_HERE_BYTES, Answer, Frame, decode_frame, read_request
+from openenv.core.env_server.frames import DECODE_HERE_BYTES, Answer, Frame, FrameReader, ToolFrame, decode_frame
+from openenv.core.env_server.mcp_sessions import HeldSession, HeldSessions, wanted_session
 from openenv.core.env_server.runner import EnvRunner
 from openenv.core.env_server.sessions import EndReason, Session, SessionManager
-from openenv.core.env_server.types import Action
 from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
-from openenv.core.wire.messages import REPLY_TYPE, reply_frame
+from openenv.core.wire.messages import reply_frame
 from openenv.core.wire.v1 import CloseCode
 
-__all__ = ["PlainSocket"]
+__all__ = ["FrameHandler", "PlainSocket"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -78,43 +79,59 @@ class Inbox:
 
 
 class PlainSocket:
-    """Serves one WebSocket.
+    """Serves one WebSocket: a session of its own, or (see `HeldSessions`) one that it is attached to.
 
     Args:
         socket: not yet accepted.
         manager: owns the sessions.
-        action_cls: the environment's action class.
-        idle_timeout_s: seconds of silence after which the session ends; None for never.
+        held: the sessions that a socket may attach to.
+        reader: reads its frames.
+        idle_timeout_s: seconds of silence after which a session of its own ends; None for never.
     """
 
     def __init__(
         self,
         socket: WebSocket,
         manager: SessionManager,
-        action_cls: type[Action],
+        held: HeldSessions,
+        reader: FrameReader,
         idle_timeout_s: float | None,
     ) -> None:
         self._socket = FrameSocket(socket)
+        self._wanted = wanted_session(socket.headers, socket.query_params.get("session_id"))
         self._manager = manager
-        self._action_cls = action_cls
+        self._held = held
+        self._reader = reader
         self._idle_timeout_s = idle_timeout_s
         self._inbox = Inbox()
         self._session: Session | None = None
+        self._attached: HeldSession | None = None
+        self._replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
-        """Serve the socket to its end. The session may outlive this call while its environment closes."""
+        """Serve the socket to its end. The session may outlive this call: while its environment closes, or because it
+        belongs to no socket."""
         try:
             await self._socket.accept()
             await self._serve()
+            if self._replaced.done():
+                await self._socket.close(CloseCode.REPLACED, "replaced")
         except PeerGone:
             pass  # while we wrote to it
         finally:
-            if self._session is not None:
+            if self._attached is not None:
+                self._attached.detach(self)
+            elif self._session is not None:
                 self._session.end(EndReason.DROPPED)
+
+    def replace(self) -> None:
+        """Another socket has attached to the session: stop, and leave a call that runs alone."""
+        if not self._replaced.done():
+            self._replaced.set_result(None)
 
     async def _serve(self) -> None:
         async with running(self._read(), self._work()) as tasks:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*tasks, self._replaced}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _read(self) -> None:
         """Read until the peer is gone."""
@@ -125,8 +142,8 @@ class PlainSocket:
         """Open the session and answer its frames, until it ends or the client says close."""
         try:
             session = await self._open()
-        except OpenEnvError as error:
-            await self._socket.send(_error_frame(refusal(error)))
+        except (OpenEnvError, CallError) as error:
+            await self._socket.send(self._error_frame(error))
             await self._socket.close(1000)
             return
         session.ending.add_done_callback(lambda _: self._inbox.shut())
@@ -135,9 +152,11 @@ class PlainSocket:
             await self._socket.close(code, reason)
 
     async def _open(self) -> Session:
-        wanted = self._socket.query("session_id")
-        if wanted:
-            raise SessionNotFoundError(wanted[:200])
+        if self._wanted is not None:
+            held = self._held.find(*self._wanted)
+            held.attach(self)
+            self._attached = held
+            return held.session
         self._session = await self._manager.open(idle_timeout_s=self._idle_timeout_s)
         await self._session.ready()
         return self._session
@@ -145,45 +164,54 @@ class PlainSocket:
     async def _answer_all(self, session: Session) -> tuple[int | None, str]:
         """Answer frame after frame. Returns the close code and reason."""
         while (frame := await self._inbox.get()) is not None:
-            handler = _FrameHandler(frame, self._action_cls)
+            handler = self._handler(frame, session.id)
             try:
                 reply = await session.call(handler)
             except CallError as error:
-                reply = _error_frame(error)
+                reply = self._error_frame(error)
             except SessionNotFoundError:
                 break
             if handler.close:
-                session.end(EndReason.CLOSED)
+                if self._attached is None:
+                    session.end(EndReason.CLOSED)
                 return 1000, ""
-            await self._socket.send(reply)
+            if reply:
+                await self._socket.send(reply)
         if not session.ending.done():
             return None, ""  # the peer is gone
         reason = session.ending.result()
         return _END_CODES.get(reason, 1000), str(reason)
 
+    def _handler(self, frame: Frame, session_id: str) -> FrameHandler:
+        return FrameHandler(frame, self._reader, session_id)
 
-class _FrameHandler:
+    def _error_frame(self, error: OpenEnvError | CallError) -> bytes:
+        told = error if isinstance(error, CallError) else refusal(error)
+        return encode(reply_frame("error", told.data))
+
+
+class FrameHandler:
     """One frame as a session request. ``close`` is set if it was the client's close."""
 
-    def __init__(self, frame: Frame, action_cls: type[Action]) -> None:
+    def __init__(self, frame: Frame, reader: FrameReader, session_id: str) -> None:
         self._frame = frame
-        self._action_cls = action_cls
+        self._reader = reader
+        self._session_id = session_id
         self.close = False
 
     async def __call__(self, runner: EnvRunner) -> bytes:
         small = len(self._frame) <= DECODE_HERE_BYTES
-        call = self._read() if small else await runner.on_thread(lambda env: self._read())
-        if call is None:
+        asked = self._read() if small else await runner.on_thread(lambda env: self._read())
+        if asked is None:
             self.close = True
             return b""
-        if isinstance(call, Answer):
-            return encode(reply_frame(call.kind, call.data))
-        reply_type = REPLY_TYPE[call.kind]
-        return await run_call(runner, call, self._action_cls, lambda data: encode(reply_frame(reply_type, data)))
+        if isinstance(asked, Answer):
+            return encode(reply_frame(asked.kind, asked.data))
+        return await self._reader.work(asked, _reply)(runner)
 
-    def _read(self) -> Call | Answer | None:
-        return read_request(decode_frame(self._frame))
+    def _read(self) -> Call | ToolFrame | Answer | None:
+        return self._reader.read(decode_frame(self._frame), self._session_id)
 
 
-def _error_frame(error: CallError) -> bytes:
-    return encode(reply_frame("error", error.data))
+def _reply(kind: str, data: dict[str, Any]) -> bytes:
+    return encode(reply_frame(kind, data))

@@ -19,9 +19,8 @@ from openenv._version import __version__
 from openenv.core.env_server.calls import CallError, refusal
 from openenv.core.env_server.channel import Channel, Channels, call_error
 from openenv.core.env_server.frame_socket import FrameSocket, PeerGone, running
-from openenv.core.env_server.frames import DECODE_HERE_BYTES, Frame, decode_frame
+from openenv.core.env_server.frames import DECODE_HERE_BYTES, Frame, FrameReader, decode_frame
 from openenv.core.env_server.sessions import EVICTION_WAIT_S, EndReason, Session, SessionManager
-from openenv.core.env_server.types import Action
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.exceptions import SessionCapacityError, SessionCreationError
 from openenv.core.session.features import Feature, agreed
@@ -62,18 +61,18 @@ class V1Server:
 
     Args:
         manager: owns the sessions.
-        action_cls: the environment's action class.
+        reader: reads their frames.
         options: what is offered.
         idle_timeout_s: seconds of silence after which a session ends; None for never.
     """
 
     def __init__(
-        self, manager: SessionManager, action_cls: type[Action], options: V1Options, idle_timeout_s: float | None
+        self, manager: SessionManager, reader: FrameReader, options: V1Options, idle_timeout_s: float | None
     ) -> None:
         self.manager = manager
         self.options = options
         self.channels = Channels()
-        self._action_cls = action_cls
+        self._reader = reader
         self._idle_timeout_s = idle_timeout_s
 
     def wanted(self, socket: WebSocket) -> bool:
@@ -112,7 +111,7 @@ class V1Server:
             )
         else:
             session = await self.manager.open(idle_timeout_s=self._idle_timeout_s)
-        channel = Channel(session, socket, uses, ask.max_message_bytes, self.options, self._action_cls)
+        channel = Channel(session, socket, uses, ask.max_message_bytes, self.options, self._reader)
         self.channels.add(channel)
         return channel
 
@@ -223,7 +222,8 @@ class V1Socket:
         channel.session.touch()
         try:
             small = len(frame) <= DECODE_HERE_BYTES
-            message, digest = _decode(frame) if small else await asyncio.to_thread(_decode, frame)
+            binary = Feature.MSGPACK in channel.uses
+            message, digest = _decode(frame, binary) if small else await asyncio.to_thread(_decode, frame, binary)
         except CallError as error:
             return channel.refuse(None, error)
         match message.get("type"):
@@ -331,6 +331,6 @@ class V1Socket:
         self.finish(1000, "lost")
 
 
-def _decode(frame: Frame) -> tuple[dict[str, Any], bytes]:
-    message = decode_frame(frame)
+def _decode(frame: Frame, binary: bool) -> tuple[dict[str, Any], bytes]:
+    message = decode_frame(frame, binary=binary)
     return message, hashlib.sha256(frame.encode("utf-8") if isinstance(frame, str) else frame).digest()

@@ -23,7 +23,7 @@ class Backoff:
     first_s: float = 0.1
     longest_s: float = 5.0
     factor: float = 2.0
-    draw: Callable[[], float] = random.random
+    draw: Callable[[], float] = random.SystemRandom().random  # never the generator that a program has seeded
 
     def delay(self, attempt: int) -> float:
         """Seconds to wait after the ``attempt``-th failed dial, from 1: between half its bound and all of it."""

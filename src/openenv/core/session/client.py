@@ -8,7 +8,7 @@ answering here, those for losing, resuming and ending in `openenv.core.session.k
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from openenv.core.exceptions import (
@@ -95,11 +95,15 @@ class ClientMachine(SessionKeeper):
         Raises:
             IllegalEvent: the event cannot happen now; nothing was changed.
         """
-        name = TABLE.get((self.row, event))
+        name = self._table().get((self.row, event))
         if name is None:
             raise IllegalEvent(self.row, event)
         rule: Callable[[Any, float], list[Effect]] = getattr(self, "_" + name)
         return rule(payload, now)
+
+    def _table(self) -> Mapping[tuple[Row, Event], str]:
+        """The rules of this kind of client."""
+        return TABLE
 
     # -------------------------------------------------------------- asking
 
@@ -147,7 +151,7 @@ class ClientMachine(SessionKeeper):
         if call.op is Op.SETTLE:
             return self._pay(call)
         if call.op is not Op.RESET:
-            return self._pay(call) if self.due else [*self._warn_no_reset(), *self._send(call, now)]
+            return self._pay(call) if self.due else [*self._warn_no_reset(call), *self._send(call, now)]
         return [*self._discard_due(), *self._send(call, now)]
 
     def _discard_due(self) -> list[Effect]:
@@ -196,7 +200,7 @@ class ClientMachine(SessionKeeper):
     def _lost_error(self) -> OpenEnvError:
         return (self.loss or self._loss("connection")).error()
 
-    def _warn_no_reset(self) -> list[Effect]:
+    def _warn_no_reset(self, call: Call) -> list[Effect]:
         if self._reset_begun or self._warned_no_reset:
             return []
         self._warned_no_reset = True
@@ -222,7 +226,7 @@ class ClientMachine(SessionKeeper):
             self.state = State.LOST if self.loss else State.OPEN
             return [Complete(call)]
         self.state = State.OPEN
-        first = self._warn_no_reset() if call.op is not Op.RESET else self._discard_due()
+        first = self._warn_no_reset(call) if call.op is not Op.RESET else self._discard_due()
         return [*first, *self._send(call, now)]
 
     def _dial_again(self, failure: DialFailure, now: float) -> list[Effect]:
@@ -230,7 +234,7 @@ class ClientMachine(SessionKeeper):
         self._dials += 1
         self._dial_error = failure.error
         delay = self._backoff.delay(self._dials)
-        limit = call.deadline if self._return_to is State.LOST else call.dial_deadline
+        limit = call.deadline if self._has_whole_time() else call.dial_deadline
         in_time = limit is None or now + delay < limit
         if failure.retryable and in_time:
             warning = [Log(f"{failure.error} Trying again until the time is over.")] if self._dials == 1 else []
@@ -241,15 +245,18 @@ class ClientMachine(SessionKeeper):
         return self._fail_opening(error)
 
     def _opening_over(self, _: Any, now: float) -> list[Effect]:
-        """A client on its way back from a loss has the whole time of its call."""
-        return [] if self._return_to is State.LOST else self._give_up_opening(_, now)
+        return [] if self._has_whole_time() else self._give_up_opening(_, now)
+
+    def _has_whole_time(self) -> bool:
+        """A client on its way back from a loss may open a connection in the whole time of its call."""
+        return self._return_to is State.LOST
 
     def _give_up_opening(self, _: Any, now: float) -> list[Effect]:
         """The time for opening is over: raise what the last dial met, or that none was answered."""
         call = self._in_flight()
         error = self._dial_error
         if error is None:
-            seconds, setting = call.opening_limit(returning=self._return_to is State.LOST)
+            seconds, setting = call.opening_limit(returning=self._has_whole_time())
             waited = f" within {seconds:g} s ({setting})" if seconds is not None else ""
             error = ConnectError(
                 f"Failed to connect to {self._url}: no answer{waited}. Is the server up, or still starting?",

@@ -24,6 +24,8 @@ __all__ = [
     "Loss",
     "Op",
     "Oversized",
+    "Post",
+    "PostFailure",
     "SayRelease",
     "Send",
     "SendCancel",
@@ -38,13 +40,14 @@ class Op(StrEnum):
     RESET = "reset"
     STEP = "step"
     STATE = "state"
-    TOOL = "tool"
+    TOOL = "call_tool"
+    LIST_TOOLS = "list_tools"
     SETTLE = "settle"
 
     @property
     def kind(self) -> CallKind:
         """The request frame that carries it."""
-        return CallKind.MCP if self is Op.TOOL else CallKind(self.value)
+        return CallKind.MCP if self in (Op.TOOL, Op.LIST_TOOLS) else CallKind(self.value)
 
 
 class Event(StrEnum):
@@ -65,6 +68,11 @@ class Event(StrEnum):
     LOOP_CLOSED = "the event loop was closed"
     RESUMED = "the server resumed the session"
     RESUME_LOST = "the server has lost the session"
+    CREATED = "the session was made over HTTP"
+    REACHED = "the server took the socket"
+    ATTACHED = "a socket was attached to the session"
+    POSTED = "the answer to an HTTP request arrived"
+    POST_FAILED = "an HTTP request failed"
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +93,8 @@ class Call:
         seq: its number within the session, from 1, once it was sent.
         sends: how often its frame was handed to a socket.
         refused: a connection ended over it, or over its reply, as too large.
-        numbered: it was sent with a number.
+        numbered: its answer is its own beyond doubt, by its number or by the connection that it comes on.
+        doubtful: an earlier sending of it may have been applied.
         resets: how many resets had begun when it was sent; what it is told belongs to that episode.
         handed: what it was told of an earlier call that was given up, instead of being sent.
     """
@@ -104,6 +113,7 @@ class Call:
     sends: int = 0
     refused: bool = False
     numbered: bool = False
+    doubtful: bool = False
     resets: int = 0
     handed: Due | None = None
 
@@ -146,9 +156,26 @@ class DialFailure:
     Attributes:
         error: what to raise if it is not tried again.
         retryable: whether another try may go better (refused, not answering, 502 to 504).
+        busy: the server is up, and the session is there; it only has to end what it does for an older socket.
     """
 
     error: OpenEnvError
+    retryable: bool = True
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PostFailure:
+    """Why an HTTP request has no answer.
+
+    Attributes:
+        error: what to raise if it is not sent again.
+        doubtful: the server may have got it, and run it.
+        retryable: whether another try may go better.
+    """
+
+    error: OpenEnvError
+    doubtful: bool
     retryable: bool = True
 
 
@@ -231,6 +258,15 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Post:
+    """Send this call over HTTP after ``delay`` seconds, with the same key each time; then tell POSTED, POST_FAILED or
+    RESUME_LOST."""
+
+    call: Call
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SendCancel:
     """Tell the server that the caller of request ``seq`` gave up."""
 
@@ -280,4 +316,4 @@ class Tell:
     loss: Loss | None
 
 
-Effect = Dial | Send | SendCancel | SayRelease | CloseSocket | Complete | Fail | Log | Tell
+Effect = Dial | Send | Post | SendCancel | SayRelease | CloseSocket | Complete | Fail | Log | Tell

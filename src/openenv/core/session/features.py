@@ -26,6 +26,8 @@ class Feature(StrEnum):
     """A session outlives its socket for a while."""
     QUEUE = "queue"
     """A client may wait in line for a slot of a full server."""
+    MSGPACK = "msgpack"
+    """Calls and replies may be binary frames, in which arrays and bytes stay what they are (E29)."""
 
 
 _NEEDS = {Feature.CANCEL: Feature.SEQ, Feature.RESUME: Feature.SEQ}
@@ -37,22 +39,26 @@ def _complete(features: Iterable[Feature]) -> frozenset[Feature]:
     return frozenset(feature for feature in chosen if _NEEDS.get(feature, feature) in chosen)
 
 
-def enabled_features(environ: Mapping[str, str], *, resume: bool = True) -> frozenset[Feature]:
+def enabled_features(environ: Mapping[str, str], *, resume: bool = True, msgpack: bool = True) -> frozenset[Feature]:
     """What this end may use.
 
     Args:
         environ: the process's environment.
         resume: False leaves ``resume`` out.
+        msgpack: False leaves ``msgpack`` out: what it needs is not installed.
 
     Raises:
-        ValueError: the variable names a feature that does not exist.
+        ValueError: the variable names a feature that does not exist, or that needs what is not installed.
     """
+    off = {name for name, on in ((Feature.RESUME, resume), (Feature.MSGPACK, msgpack)) if not on}
     given = environ.get(FEATURES_VARIABLE)
     names = [feature.value for feature in Feature] if given is None else _names(given)
     unknown = [name for name in names if name not in set(Feature)]
     if unknown:
         raise ValueError(f"{FEATURES_VARIABLE} names unknown features: {', '.join(unknown)}. There are: {_all()}.")
-    return _complete(Feature(name) for name in names if resume or name != Feature.RESUME)
+    if given is not None and not msgpack and Feature.MSGPACK in names:
+        raise ValueError(f"{FEATURES_VARIABLE} names msgpack, which needs: pip install 'openenv[policy]'")
+    return _complete(Feature(name) for name in names if name not in off)
 
 
 def _names(given: str) -> list[str]:

@@ -47,7 +47,7 @@ from openenv.core.session.states import State
 from openenv.core.wire.messages import REPLY_TYPE, Reply, error_from_frame
 from openenv.core.wire.v1 import CloseCode, Lease, LostReason, Resume, Resumed, V1ErrorCode
 
-__all__ = ["MIX_UPS", "SessionKeeper"]
+__all__ = ["MESSAGE_TOO_BIG", "MIX_UPS", "RESET_TRIES", "SessionKeeper", "fate", "timeout_error"]
 
 MIX_UPS = frozenset({V1ErrorCode.SEQ_MISMATCH, V1ErrorCode.SEQ_OUT_OF_ORDER})
 """Errors which say that the server counts requests differently."""
@@ -125,6 +125,11 @@ class SessionKeeper:
         return Feature.SEQ in self.features
 
     @property
+    def session_id(self) -> str | None:
+        """Public id of the present session, if the server has told one."""
+        return self.lease.session if self.lease else None
+
+    @property
     def resumable(self) -> bool:
         """The server keeps the present session when its socket is gone (feature ``resume``)."""
         return Feature.RESUME in self.features
@@ -191,22 +196,14 @@ class SessionKeeper:
     def _too_large(self, call: Call, drop: Drop) -> list[Effect]:
         """Close code 1009: the peer refused our request, or we refused its reply; or somebody between, either. Only a
         limit that our request is over proves that it was never read."""
-        told = re.search(r"limit of (\d+)", drop.reason)
-        limit = int(told.group(1)) if told else None
+        limit = _told_limit(drop)
         over = limit is not None and call.size > limit
         kept = self._kept(drop) and not drop.by_us
         if kept and not over and not call.refused:
             call.refused = True
             return self._suspend()  # the server will say whether it has started it (E21)
         kept &= over
-        ours = Outcome.NOT_APPLIED if over else Outcome.UNKNOWN
-        error = MessageTooLargeError(
-            size=drop.size if drop.by_us else call.size,
-            limit=drop.limit if drop.by_us else limit,
-            direction="received" if drop.by_us else "sent",
-            outcome=Outcome.APPLIED if drop.by_us else ours,
-            session_lost=not kept,
-        )
+        error = self._size_error(call, drop, kept=kept)
         if kept:  # the server never read this request, so its number is still free
             self.call = None
             self.seq -= 1
@@ -214,6 +211,18 @@ class SessionKeeper:
         loss = self._loss_from(drop)
         self._forget_socket()
         return [*self._lose(loss), Fail(call, error)]
+
+    @staticmethod
+    def _size_error(call: Call, drop: Drop, *, kept: bool) -> MessageTooLargeError:
+        limit = _told_limit(drop)
+        ours = Outcome.NOT_APPLIED if limit is not None and call.size > limit else Outcome.UNKNOWN
+        return MessageTooLargeError(
+            size=drop.size if drop.by_us else call.size,
+            limit=drop.limit if drop.by_us else limit,
+            direction="received" if drop.by_us else "sent",
+            outcome=Outcome.APPLIED if drop.by_us else ours,
+            session_lost=not kept,
+        )
 
     def _reset_elsewhere(self, call: Call, loss: Loss, now: float) -> list[Effect]:
         """A reset whose connection broke starts over on a new session: a reset means a fresh episode anyway."""
@@ -252,12 +261,12 @@ class SessionKeeper:
             return self._abandon(call, "the server still works on it: call settle() before the next step")
         loss = self._loss(end.cause, detail=f"the caller of {call.op}() gave up before its answer")
         self._forget_socket()
-        return [*self._lose(loss), Fail(call, _timeout(call, Outcome.UNKNOWN))]
+        return [*self._lose(loss), Fail(call, timeout_error(call, Outcome.UNKNOWN))]
 
     def _abandon(self, call: Call, hint: str) -> list[Effect]:
         self.call = None
         self.abandoned = call
-        return [*self._cancel(call), Fail(call, _timeout(call, Outcome.UNKNOWN, hint))]
+        return [*self._cancel(call), Fail(call, timeout_error(call, Outcome.UNKNOWN, hint))]
 
     def _cancel(self, call: Call) -> list[Effect]:
         sendable = Feature.CANCEL in self.features and self.socket_open
@@ -266,7 +275,7 @@ class SessionKeeper:
     def _give_up_waiting(self, end: GaveUp, now: float) -> list[Effect]:
         """The fate of an abandoned call did not become known in the time of the next one, which was never sent."""
         call, self.call = self._in_flight(), None
-        return [Fail(call, _timeout(call, fate(call), "an earlier call that was given up still runs"))]
+        return [Fail(call, timeout_error(call, fate(call), "an earlier call that was given up still runs"))]
 
     def _give_up_suspended(self, end: GaveUp, now: float) -> list[Effect]:
         call = self.call
@@ -277,7 +286,7 @@ class SessionKeeper:
         if call.seq:
             return self._abandon(call, f"{hint}, settle() waits for this call's fate")
         self.call = None
-        return [Fail(call, _timeout(call, fate(call), hint))]
+        return [Fail(call, timeout_error(call, fate(call), hint))]
 
     def _answer_not_taken(self, end: GaveUp, now: float) -> list[Effect]:
         """The answer came, but its caller had given up: nobody has seen what this action did."""
@@ -570,6 +579,12 @@ _LOST_WORDS = {
 }
 
 
+def _told_limit(drop: Drop) -> int | None:
+    """The limit that a peer names as it closes with 1009."""
+    told = re.search(r"limit of (\d+)", drop.reason)
+    return int(told.group(1)) if told else None
+
+
 def _lost_words(reason: str) -> str:
     return _LOST_WORDS.get(LostReason(reason), "") if reason in set(LostReason) else ""
 
@@ -590,7 +605,8 @@ def _due_error(call: Call, reply: Reply) -> Due | None:
     return Due(call.op, error=error)
 
 
-def _timeout(call: Call, outcome: Outcome, detail: str = "") -> CallTimeoutError:
+def timeout_error(call: Call, outcome: Outcome, detail: str = "") -> CallTimeoutError:
+    """The error of a call whose time is over."""
     return CallTimeoutError(
         operation=call.op.value, timeout_s=call.timeout_s, setting=call.setting, outcome=outcome, detail=detail
     )

@@ -24,6 +24,18 @@ Two rules carry everything else.
 2. *An answer belongs to a request.* A frame that no request asked for, or of another type than its
    request wants, proves that requests and replies no longer match, so the session is lost.
 
+A client of tools holds its session over HTTP (``openenv/session/create``), where it outlives every socket, and
+attaches a socket only for reset, step and state. `ATTACHED_TABLE` is the table of such a client. It knows no
+SUSPENDED; instead it knows
+
+DETACHED
+    The session is there and no socket is. Tool calls go over HTTP as always; a reset, step or state attaches a
+    socket first.
+
+and *posting*, an open or detached session with a call in flight over HTTP. There the first rule says as well: what
+may have been sent and would act twice is not sent again, unless the server knows it by its key; its caller is told
+once that its outcome is unknown, and the session goes on.
+
 `TABLE` names, for each row (the state, with OPEN split into idle, busy and settling) and each event, the rule of
 `ClientMachine` that says what happens. An event without a cell is a fault of the machine's driver: it
 raises `IllegalEvent` and changes nothing.
@@ -36,7 +48,7 @@ from enum import StrEnum
 
 from openenv.core.session.events import Event
 
-__all__ = ["TABLE", "IllegalEvent", "Row", "State"]
+__all__ = ["ATTACHED_TABLE", "TABLE", "IllegalEvent", "Row", "State"]
 
 
 class State(StrEnum):
@@ -46,6 +58,7 @@ class State(StrEnum):
     OPENING = "opening"
     OPEN = "open"
     SUSPENDED = "suspended"
+    DETACHED = "detached"
     LOST = "lost"
     CLOSED = "closed"
 
@@ -59,6 +72,8 @@ class Row(StrEnum):
     BUSY = "open, call in flight"
     SETTLING = "open, waiting for the fate of a call that was given up"
     SUSPENDED = "suspended"
+    DETACHED = "detached"
+    POSTING = "call in flight over HTTP"
     LOST = "lost"
     CLOSED = "closed"
 
@@ -136,4 +151,59 @@ TABLE: Mapping[tuple[Row, Event], str] = {
     (Row.CLOSED, Event.GAVE_UP): "stay",
     (Row.CLOSED, Event.CLOSE): "stay",
     (Row.CLOSED, Event.LOOP_CLOSED): "stay",
+}
+
+ATTACHED_TABLE: Mapping[tuple[Row, Event], str] = {
+    **{cell: rule for cell, rule in TABLE.items() if cell[0] in (Row.NEW, Row.CLOSED)},
+    (Row.OPENING, Event.CREATED): "hold",
+    (Row.OPENING, Event.REACHED): "reach",
+    (Row.OPENING, Event.ATTACHED): "attach",
+    (Row.OPENING, Event.DIAL_FAILED): "dial_again",
+    (Row.OPENING, Event.RESUME_LOST): "gone",
+    (Row.OPENING, Event.OPENING_OVER): "opening_over",
+    (Row.OPENING, Event.GAVE_UP): "give_up_opening",
+    (Row.OPENING, Event.CLOSE): "end",
+    (Row.OPENING, Event.LOOP_CLOSED): "give_up_opening",
+    (Row.IDLE, Event.CONNECT): "already_open",
+    (Row.IDLE, Event.RESET): "ask",
+    (Row.IDLE, Event.CALL): "ask",
+    (Row.IDLE, Event.SETTLE): "ask",
+    (Row.IDLE, Event.RECEIVED): "unasked",
+    (Row.IDLE, Event.OVERSIZED): "unasked",
+    (Row.IDLE, Event.DROPPED): "detach",
+    (Row.IDLE, Event.GAVE_UP): "answer_not_taken",
+    (Row.IDLE, Event.CLOSE): "end",
+    (Row.IDLE, Event.LOOP_CLOSED): "detach",
+    (Row.BUSY, Event.RECEIVED): "answer",
+    (Row.BUSY, Event.OVERSIZED): "answer_too_large",
+    (Row.BUSY, Event.DROPPED): "drop_busy",
+    (Row.BUSY, Event.GAVE_UP): "give_up_call",
+    (Row.BUSY, Event.CLOSE): "end",
+    (Row.BUSY, Event.LOOP_CLOSED): "lose_loop",
+    (Row.POSTING, Event.RECEIVED): "unasked",
+    (Row.POSTING, Event.OVERSIZED): "unasked",
+    (Row.POSTING, Event.DROPPED): "detach",
+    (Row.POSTING, Event.POSTED): "take_post",
+    (Row.POSTING, Event.POST_FAILED): "post_again",
+    (Row.POSTING, Event.RESUME_LOST): "gone",
+    (Row.POSTING, Event.GAVE_UP): "give_up_post",
+    (Row.POSTING, Event.CLOSE): "end",
+    (Row.POSTING, Event.LOOP_CLOSED): "lose_loop",
+    (Row.DETACHED, Event.CONNECT): "open_again",
+    (Row.DETACHED, Event.RESET): "open_again",
+    (Row.DETACHED, Event.CALL): "call_detached",
+    (Row.DETACHED, Event.SETTLE): "settle_now",
+    (Row.DETACHED, Event.GAVE_UP): "answer_not_taken",
+    (Row.DETACHED, Event.CLOSE): "end",
+    (Row.DETACHED, Event.LOOP_CLOSED): "stay",
+    (Row.LOST, Event.CONNECT): "connect_lost",
+    (Row.LOST, Event.RESET): "reset_lost",
+    (Row.LOST, Event.CALL): "refuse",
+    (Row.LOST, Event.SETTLE): "settle_now",
+    (Row.LOST, Event.RECEIVED): "unasked",
+    (Row.LOST, Event.OVERSIZED): "unasked",
+    (Row.LOST, Event.DROPPED): "drop_lost",
+    (Row.LOST, Event.GAVE_UP): "stay",
+    (Row.LOST, Event.CLOSE): "end",
+    (Row.LOST, Event.LOOP_CLOSED): "drop_lost",
 }

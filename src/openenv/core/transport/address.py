@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from dataclasses import dataclass, replace
+from urllib.parse import SplitResult, urlencode, urlsplit, urlunsplit
 
 __all__ = ["Address"]
 
@@ -63,6 +63,18 @@ class Address:
             shown=urlunsplit((scheme, place, path, "", "")),
             loopback=_is_loopback(parts.hostname),
         )
+
+    def http(self, route: str) -> str:
+        """The URL of another route of the same server, as ``/mcp``; may hold credentials or a query."""
+        parts = urlsplit(self.url)
+        scheme = "https" if parts.scheme == "wss" else "http"
+        return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + route, parts.query, ""))
+
+    def with_query(self, name: str, value: str) -> Address:
+        """The same with one more parameter in the query."""
+        parts = urlsplit(self.url)
+        query = "&".join(filter(None, (parts.query, urlencode({name: value}))))
+        return replace(self, url=urlunsplit(parts._replace(query=query)))
 
 
 def _split(text: str, given: str) -> SplitResult:

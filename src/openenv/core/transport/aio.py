@@ -30,13 +30,22 @@ from openenv.core.exceptions import ConnectError
 from openenv.core.session.events import DialFailure, Drop, Oversized
 from openenv.core.transport.address import Address
 from openenv.core.transport.base import DialError, TransportClosed
+from openenv.core.wire.frames import is_text
 
-__all__ = ["WebSocketConnector", "WebSocketTransport", "drop_of"]
+__all__ = [
+    "RETRYABLE_STATUS",
+    "WebSocketConnector",
+    "WebSocketTransport",
+    "drop_of",
+    "may_pass",
+    "reason_of",
+    "user_agent",
+]
 
 CLOSE_TIMEOUT_S = 0.4
 """How long a peer has to answer a close frame, and to let go of the TCP connection, before it is cut."""
 
-_RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _STATUS_HINTS = {
     401: "the server wants a token: a private Space needs an Authorization header",
@@ -65,7 +74,8 @@ class _ConnectionLog(logging.LoggerAdapter[logging.Logger]):
 _log = _ConnectionLog(logging.getLogger("openenv.client.websockets"), {})
 
 
-def _user_agent() -> str:
+def user_agent() -> str:
+    """What this client calls itself."""
     try:
         return f"openenv/{version('openenv')}"
     except PackageNotFoundError:
@@ -105,7 +115,7 @@ class WebSocketConnector:
                 self.address.url,
                 subprotocols=[Subprotocol(name) for name in self.subprotocols] or None,
                 additional_headers=dict(self.headers) or None,
-                user_agent_header=_user_agent(),
+                user_agent_header=user_agent(),
                 compression=None,
                 proxy=None if self.address.loopback else True,
                 open_timeout=None,
@@ -116,20 +126,22 @@ class WebSocketConnector:
                 logger=_log,
             )
         except (TimeoutError, OSError, WebSocketException, EOFError, ValueError) as error:
-            raise DialError(self._failure(error)) from error
+            raise DialError(self.failure(error)) from error
         return WebSocketTransport(connection, limit)
 
-    def _failure(self, error: Exception) -> DialFailure:
+    def failure(self, error: Exception) -> DialFailure:
+        """What an error of a handshake means for whoever dials."""
         status = error.response.status_code if isinstance(error, InvalidStatus) else None
-        retryable = status in _RETRYABLE_STATUS if status is not None else _may_pass(error)
-        reason = _reason(error, status)
+        retryable = status in RETRYABLE_STATUS if status is not None else may_pass(error)
+        reason = reason_of(error, status)
         message = f"Failed to connect to {self.address.shown}: {reason}{'' if reason.endswith('?') else '.'}"
         connect_error = ConnectError(message, url=self.address.shown, status=status)
         connect_error.__cause__ = error
         return DialFailure(connect_error, retryable=retryable)
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
+    """Whether another try may go better than the one that met this error."""
     if isinstance(error, socket.gaierror):
         return error.errno == socket.EAI_AGAIN
     if isinstance(error, ssl.SSLError):  # a host that starts may cut a TLS handshake, but does not speak something else
@@ -140,7 +152,8 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, OSError | EOFError | InvalidHandshake | ProxyError)
 
 
-def _reason(error: Exception, status: int | None) -> str:
+def reason_of(error: Exception, status: int | None) -> str:
+    """Why a server could not be reached, in words: from the HTTP status, if there was one, or the error."""
     if status is not None:
         hint = _STATUS_HINTS.get(status, "the handshake was refused")
         return f"HTTP {status}, {hint}"
@@ -171,7 +184,7 @@ class WebSocketTransport:
 
     async def send(self, data: bytes) -> None:
         try:
-            await self.connection.send(data, text=True)
+            await self.connection.send(data, text=is_text(data))
         except (ConnectionClosed, OSError) as error:
             raise TransportClosed(drop_of(error)) from error
 
@@ -197,7 +210,10 @@ class WebSocketTransport:
         return self.connection.close_code not in (None, 1006)  # 1006: no close frame came from the peer
 
     def abort(self) -> None:
-        self.connection.transport.abort()
+        if self.connection.loop.is_closed():
+            self._release()
+        else:
+            self.connection.transport.abort()
 
     def farewell(self, goodbye: bytes) -> None:
         sock = self.connection.transport.get_extra_info("socket")
@@ -208,11 +224,17 @@ class WebSocketTransport:
                 frames = (Frame(Opcode.TEXT, goodbye), Frame(Opcode.CLOSE, Close(1000, "").serialize()))
                 sock._sock.send(b"".join(frame.serialize(mask=True) for frame in frames), socket.MSG_DONTWAIT)
             sock._sock.shutdown(socket.SHUT_RDWR)
-            if self.connection.loop.is_closed():  # nobody else will close it
-                sock._sock.close()
-                self.connection.transport._sock = None  # type: ignore[attr-defined]
+            if self.connection.loop.is_closed():
+                self._release()
         except (OSError, AttributeError):
             pass  # best effort: the server notices a closed socket as well
+
+    def _release(self) -> None:
+        """Close the socket of an event loop that is gone, for nobody else will."""
+        sock = self.connection.transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            sock._sock.close()
+        self.connection.transport._sock = None  # type: ignore[attr-defined]
 
 
 def drop_of(error: Exception, limit: int | None = None) -> Drop:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from openenv.core.session.events import DialFailure, Drop, Oversized
+from openenv.core.session.events import DialFailure, Drop, Oversized, PostFailure
 
-__all__ = ["Connector", "DialError", "FrameTransport", "TransportClosed"]
+__all__ = ["Connector", "DialError", "FrameTransport", "PostError", "TransportClosed"]
 
 
 class TransportClosed(Exception):
@@ -34,6 +34,18 @@ class DialError(Exception):
         super().__init__(str(failure.error))
 
 
+class PostError(Exception):
+    """An HTTP request has no answer.
+
+    Attributes:
+        failure: why, and whether the server may have got it.
+    """
+
+    def __init__(self, failure: PostFailure) -> None:
+        self.failure = failure
+        super().__init__(str(failure.error))
+
+
 class FrameTransport(Protocol):
     """One open connection. All methods belong to the event loop that opened it.
 
@@ -44,7 +56,7 @@ class FrameTransport(Protocol):
     subprotocol: str | None
 
     async def send(self, data: bytes) -> None:
-        """Write one text frame (UTF-8 bytes) and wait until the connection can take more.
+        """Write one frame, text or binary as its first byte says, and wait until the connection can take more.
 
         Raises:
             TransportClosed: the connection has ended; the frame may have left or not.

@@ -58,18 +58,19 @@ class Reader:
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
+        self._size = len(view)
         self.pos = 0
         self._containers = 0
 
     def _take(self, size: int) -> memoryview:
-        start, left = self.pos, len(self._view) - self.pos
+        start, left = self.pos, self._size - self.pos
         if size > left:
             raise Refused(f"{size} bytes are declared and {left} are left")
         self.pos = start + size
         return self._view[start : start + size]
 
     def _length(self, width: int) -> int:
-        return int.from_bytes(self._take(width), "big")
+        return self._take(1)[0] if width == 1 else int.from_bytes(self._take(width), "big")
 
     def read(self, depth: int) -> Any:
         value = self._read(depth)
@@ -77,7 +78,11 @@ class Reader:
 
     def _read(self, depth: int) -> Any:
         """Read a value; a binary one is still a view of the frame."""
-        tag = self._take(1)[0]
+        pos = self.pos
+        if pos == self._size:
+            raise Refused("1 bytes are declared and 0 are left")
+        tag = self._view[pos]
+        self.pos = pos + 1
         if tag < 0x80:
             return tag
         if tag >= 0xE0:
@@ -127,7 +132,7 @@ class Reader:
             raise Refused(f"it is nested more than {MAX_DEPTH} levels deep")
         if self._containers > MAX_CONTAINERS:
             raise Refused(f"the frame has more than {MAX_CONTAINERS} maps and lists")
-        left = len(self._view) - self.pos
+        left = self._size - self.pos
         if count * size > left:
             raise Refused(f"{count} entries are declared and {left} bytes are left")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "NPGENERIC",
     "SIZES",
     "Refused",
+    "installed",
     "load_msgpack",
     "load_numpy",
     "shown",
@@ -50,6 +53,12 @@ def shown(key: object) -> str:
     """A value for an error text: short, whatever it is."""
     text = key if isinstance(key, str) else repr(key)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+@cache
+def installed() -> bool:
+    """Whether numpy and msgpack are there, without importing them."""
+    return all(name in sys.modules or find_spec(name) is not None for name in ("numpy", "msgpack"))
 
 
 @cache

@@ -46,6 +46,7 @@ Buffer: TypeAlias = bytes | memoryview
 OWN_PART_BYTES = 4096
 """Arrays from this size on are parts of their own; smaller ones are copied between their neighbours."""
 
+_PLAIN_TYPES = (str, bytes, bool, int, float)
 _MARKERS = frozenset({NDARRAY, NPGENERIC})
 
 
@@ -70,8 +71,8 @@ def encode(value: Any) -> bytes:
     """Encode a value as one msgpack frame.
 
     Args:
-        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars, and
-            msgpack's extension values.
+        value: anything made of None, bool, int, float, str, bytes, mappings, lists, tuples, numpy arrays and scalars,
+            and msgpack's extension values.
 
     Raises:
         UnencodableValue: a value inside has no form on the wire (object, structured, complex ...); names its path.
@@ -109,7 +110,7 @@ class _Writer:
         self._np = load_numpy()
         msgpack = load_msgpack()
         self._packer = msgpack.Packer(autoreset=False, buf_size=OWN_PART_BYTES)
-        self._exts = (msgpack.ExtType, msgpack.Timestamp)
+        self._plain_types = (*_PLAIN_TYPES, msgpack.ExtType, msgpack.Timestamp)
         self._parts: list[Buffer] = []
 
     def finish(self) -> list[Buffer]:
@@ -123,10 +124,10 @@ class _Writer:
             self._packer.reset()
 
     def write(self, value: Any, depth: int) -> None:
-        if value is None or isinstance(value, (str, bytes, bool, int, float, *self._exts)):
-            self._plain(value)
-        elif isinstance(value, self._np.ndarray):
+        if isinstance(value, self._np.ndarray):
             self._array(value)
+        elif value is None or isinstance(value, self._plain_types):  # numpy's float64 and str_ too
+            self._plain(value)
         elif isinstance(value, self._np.generic):
             self._scalar(value)
         elif depth >= MAX_DEPTH:

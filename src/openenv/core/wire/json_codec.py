@@ -7,20 +7,43 @@ What JSON cannot hold either has one documented form or is refused with the path
 * pydantic models follow their own JSON rules; enums become their value;
 * bytes are refused unless a pydantic field declares how it writes them, because text in their place
   would come back as something else.
+
+A dump of a model can keep its arrays and declared bytes as they are (`dump_model` with ``keep``), for a frame whose
+form is chosen later; `Held` is how a field's serializer hands such a value through pydantic.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import secrets
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
 import pydantic  # whose names load when they are first used; importing a client must stay cheap
 
-__all__ = ["MAX_DEPTH", "MalformedFrame", "UnencodableValue", "decode", "dump_model", "encode", "parse_json"]
+__all__ = [
+    "MAX_DEPTH",
+    "Base64",
+    "Held",
+    "MalformedFrame",
+    "NotText",
+    "UnencodableValue",
+    "decode",
+    "dump_model",
+    "encode",
+    "holds_arrays",
+    "is_dumping",
+    "non_finite_path",
+    "parse_json",
+    "without_arrays",
+]
 
 MAX_DEPTH = 200
 """Deepest nesting of arrays and objects accepted in a received frame."""
@@ -49,23 +72,50 @@ class MalformedFrame(ValueError):
     """Received bytes are not a JSON document that this codec accepts."""
 
 
+class NotText(TypeError):
+    """An array or bytes stand where only what text leaves unchanged was asked for."""
+
+
+class Base64(bytes):
+    """Bytes of a field that declares them so: base64 in text, themselves in a binary frame."""
+
+
+class Utf8(bytes):
+    """Bytes of a plain ``bytes`` field, which pydantic writes as text: themselves in a binary frame."""
+
+
+class Held:
+    """Carries a value from a field's serializer to the dump it is for.
+
+    Args:
+        value: an array, or `Base64`.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 # ------------------------------------------------------------------ encoding
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, *, strict: bool = False) -> bytes:
     """Encode a value as compact UTF-8 JSON.
 
     Args:
         value: anything made of JSON values, numpy values, enums and pydantic models.
+        strict: take no array and no bytes, which text changes.
 
     Returns:
         The text frame, as UTF-8 bytes.
 
     Raises:
         UnencodableValue: a value inside has no JSON form; names its path and type.
+        NotText: with ``strict``, there is an array or bytes.
     """
     try:
-        return _dumps(value).encode("utf-8")
+        return _dumps(value, _plain_strict if strict else _plain).encode("utf-8")
+    except NotText:
+        raise
     except UnencodableValue as error:
         if error.path:  # a pydantic model below named its own field
             raise _locate(value, error) from None
@@ -74,8 +124,8 @@ def encode(value: Any) -> bytes:
         raise _locate(value, error) from error
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain)
+def _dumps(value: Any, default: Callable[[Any], Any]) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default)
 
 
 def _plain(value: Any) -> Any:
@@ -85,25 +135,79 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+        if hasattr(value, "mask"):
+            raise UnencodableValue("", type(value).__name__, "the mask of a masked array would be lost; use .filled()")
+        if "complex" in str(value.dtype):
+            raise UnencodableValue("", f"{type(value).__name__} of {value.dtype}", "")
         return value.tolist()
+    if isinstance(value, Held):
+        return value.value.tolist() if not isinstance(value.value, bytes) else _plain(value.value)
+    if isinstance(value, Base64):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Utf8):
+        return _utf8(value)
     raise UnencodableValue("", type(value).__name__, _advice(value))
+
+
+def _plain_strict(value: Any) -> Any:
+    if isinstance(value, bytes) or _is_array(value):
+        raise NotText(type(value).__name__)
+    return _plain(value)
+
+
+def _utf8(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnencodableValue("", "bytes", f"{_advice(value)}; it is not UTF-8 at byte {error.start}") from None
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is a numpy array whose elements have a binary form. numpy is not imported for it."""
+    numpy = sys.modules.get("numpy")
+    return (
+        numpy is not None
+        and isinstance(value, numpy.ndarray)
+        and not isinstance(value, numpy.ma.MaskedArray)
+        and value.dtype.kind in "biufU"
+        and (value.dtype.kind == "U" or value.dtype.itemsize <= 8)
+    )
+
+
+def holds_arrays(value: Any) -> bool:
+    """Whether there is an array in a decoded value."""
+    if isinstance(value, dict):
+        return any(map(holds_arrays, value.values()))
+    if isinstance(value, list):
+        return any(type(item) not in _ATOMS and holds_arrays(item) for item in value)
+    return hasattr(value, "tolist")
+
+
+def without_arrays(value: Any) -> Any:
+    """A decoded value with its arrays as nested lists and its numpy scalars as numbers, as text would have had them."""
+    if isinstance(value, dict):
+        return {name: without_arrays(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_arrays(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _advice(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return (
             f"{type(value).__name__} has no JSON form that comes back the same; declare the field as "
-            "pydantic.Base64Bytes, or send text"
+            "openenv.core.arrays.Bytes, or send text"
         )
     return ""
 
 
-def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) -> dict[str, Any]:
+def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None, keep: bool = False) -> dict[str, Any]:
     """Dump a pydantic model to JSON-able values by the model's own rules.
 
     Args:
         model: the model.
         exclude: names of top-level fields to leave out.
+        keep: leave arrays and declared bytes as they are; `encode` gives them their JSON form.
 
     Returns:
         A dict of JSON values; non-finite floats are kept as floats.
@@ -112,7 +216,8 @@ def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) ->
         UnencodableValue: a field has no JSON form; names the field.
     """
     try:
-        dumped = model.model_dump(mode="json", exclude=exclude, fallback=_plain)
+        with _dumping():
+            dumped = _dump_keeping(model, exclude) if keep else _dump(model, exclude, _plain)
     except (UnencodableValue, TypeError, ValueError, RecursionError) as error:
         raise _locate_in_model(model, error, exclude) from error
     for name, value in _members(model):
@@ -120,6 +225,89 @@ def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None) ->
             _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
     _keep_non_finite(dumped, model)
     return dumped
+
+
+_dumps_now: ContextVar[bool] = ContextVar("openenv_dumps_now", default=False)
+
+
+def is_dumping() -> bool:
+    """Whether a serializer is called for a frame, so that it may give a `Held`; else it is the user's own dump."""
+    return _dumps_now.get()
+
+
+@contextmanager
+def _dumping() -> Iterator[None]:
+    token = _dumps_now.set(True)
+    try:
+        yield
+    finally:
+        _dumps_now.reset(token)
+
+
+def _dump(model: pydantic.BaseModel, exclude: set[str] | None, fallback: Callable[[Any], Any]) -> dict[str, Any]:
+    return model.model_dump(mode="json", exclude=exclude, fallback=fallback)
+
+
+_HOLE = f"\ue000{secrets.token_hex(8)}:"
+"""Begins a mark; no text of an environment can hold it by intent."""
+
+
+def _dump_keeping(model: pydantic.BaseModel, exclude: set[str] | None) -> dict[str, Any]:
+    """Dump with a mark in place of each array or declared bytes, then put those where their marks have come to be."""
+    kept: list[Any] = []
+
+    def fallback(value: Any) -> Any:
+        value = value.value if isinstance(value, Held) else value
+        if not isinstance(value, Base64 | Utf8) and not _is_array(value):
+            return _plain(value)
+        kept.append(value)
+        return f"{_HOLE}{len(kept) - 1}"
+
+    texts = {name for name, value in model.__dict__.items() if type(value) is bytes and _is_plain_bytes(model, name)}
+    dumped = _dump(model, (exclude or set()) | texts, fallback)
+    if kept:
+        dumped = _filled(dumped, kept)
+    if texts:
+        fields = type(model).model_fields
+        dumped |= {name: Utf8(getattr(model, name)) for name in texts if name not in (exclude or ())}
+        dumped = {name: dumped[name] for name in [*fields, *dumped] if name in dumped}
+    return dumped
+
+
+def _filled(dumped: Any, kept: list[Any]) -> Any:
+    if isinstance(dumped, str):
+        return kept[int(dumped[len(_HOLE) :])] if dumped.startswith(_HOLE) else dumped
+    if isinstance(dumped, dict):
+        for name, value in dumped.items():
+            if type(value) not in _NON_NULL_ATOMS or type(value) is str:
+                dumped[name] = _filled(value, kept)
+    elif isinstance(dumped, list):
+        dumped[:] = [_filled(value, kept) for value in dumped]
+    return dumped
+
+
+def _is_plain_bytes(model: pydantic.BaseModel, name: str) -> bool:
+    """Whether a field is bytes and nothing else is said of how it is written."""
+    field = type(model).model_fields.get(name)
+    return (
+        field is not None
+        and field.annotation in (bytes, bytes | None)
+        and not (field.metadata or field.alias or field.serialization_alias)
+        and not type(model).__pydantic_decorators__.field_serializers
+        and not type(model).__pydantic_decorators__.model_serializers
+        and model.model_config.get("ser_json_bytes", "utf8") == "utf8"
+    )
+
+
+def non_finite_path(value: Any) -> str | None:
+    """Where a value of lists and dicts holds a float that is NaN or infinite; None if nowhere."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ""
+    for step, part in _parts(value):
+        path = non_finite_path(part)
+        if path is not None:
+            return _join(step, path)
+    return None
 
 
 def _members(model: pydantic.BaseModel) -> Iterator[tuple[str, Any]]:
@@ -155,6 +343,8 @@ def _keep_non_finite(dumped: Any, value: Any) -> Any:
 
     What a serializer of the model's author wrote is left as it is.
     """
+    if isinstance(dumped, bytes) or _is_array(dumped):
+        return dumped
     if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
         value = value.tolist() if _may_be_non_finite(value) else dumped
     if isinstance(value, pydantic.RootModel):
@@ -199,7 +389,8 @@ def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, A
 def _locate_in_model(model: pydantic.BaseModel, error: Exception, exclude: set[str] | None) -> UnencodableValue:
     for name in [name for name, _ in _members(model) if name not in (exclude or ())]:
         try:
-            model.model_dump(mode="json", include={name}, fallback=_plain)
+            with _dumping():
+                model.model_dump(mode="json", include={name}, fallback=_plain)
         except (UnencodableValue, TypeError, ValueError, RecursionError) as inner:
             value = getattr(model, name)
             if isinstance(value, pydantic.BaseModel):
@@ -241,7 +432,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _failure(value: Any) -> Exception | None:
     try:
-        _dumps(value).encode("utf-8")
+        _dumps(value, _plain).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         return error
     return None

@@ -140,14 +140,13 @@ async def _order(stage: Stage) -> None:
 
 
 async def _in_mid_chunk(stage: Stage, link: Link, end: End) -> None:
-    """End it behind actions; best where the feedback that is lost is of an episode that has ended."""
-    infer = await link.infer()
-    for tries in range(_TRIES):
-        if stage.ledger.ends_first(infer) or (tries > 1 and stage.ledger.ends_soon(infer)):
+    """End it behind actions, one of which ends an episode."""
+    while True:
+        infer = await link.infer()
+        if stage.ledger.ends_soon(infer):
             break
         await link.act(infer)
         await link.feedback()
-        infer = await link.infer()
     await link.act_and_end(infer, end)
 
 
@@ -183,6 +182,7 @@ async def _resync(stage: Stage) -> None:
     """resyncs: in mid-chunk, in place of an action, and after feedback"""
     link = await stage.connect()
     for count in range(stage.settings.resyncs):
+        await link.exchange(1)
         await _POINTS[count % len(_POINTS)](stage, link, RESYNC)
         stage.judge.main = "7.6f"
         link = await _goes_on(stage, "a resync")

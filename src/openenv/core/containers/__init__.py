@@ -1,0 +1,1 @@
+"""Servers that are started for a client: see `openenv.core.containers.runtime`."""
