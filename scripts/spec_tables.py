@@ -1,6 +1,6 @@
-"""Writes the state tables of both specifications from the tables that clients and servers run on.
+"""Writes the state tables of docs/SPEC-env-link.md from the tables that the client and the server run on.
 
-``python scripts/spec_tables.py`` brings the pages up to date; ``--check`` only says whether they are.
+``python scripts/spec_tables.py`` brings the page up to date; ``--check`` only says whether it is.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from pathlib import Path
 
 from openenv.core.session import server, states
 from openenv.core.session.events import Event
-from openenv.policy import link_states, protocol
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "SPEC-env-link.md"
 
 EFFECTS = {
     server.Effect.NOTHING: "",
@@ -98,27 +97,6 @@ RULES = {
     "wait_for_resume": "wait for the resume (E25)",
 }
 
-LINK_RULES = {
-    "already_open": "nothing to do",
-    "ask": "send the infer; the first after a loss must name every env (7.6c), and none that holds an action (4.3d)",
-    "break_off": "close, and be of no more use (7.4a)",
-    "dial": "open a connection and read its metadata; an infer that leaves out an env is refused first (7.6c)",
-    "dial_again": "a stop: exit (7.1a). Anything else: open another connection (7.6f)",
-    "drop_idle": "a stop: exit with the next call (7.1c). Anything else: keep in mind that the connection is gone",
-    "end": "close with 1000 (7.5a)",
-    "fed": "an infer is due",
-    "feed": "send the feedback, of envs that hold an action (4.3c)",
-    "give_up": "let the connection go, for what comes on it would answer nobody",
-    "lose_feedback": "a stop: exit (7.1c). Anything else: tell that all chunks are void, send nothing again (7.6a)",
-    "open": "tell the rollout that all chunks are void, if it holds any (7.6b); else send the infer that dialled",
-    "refuse_feedback": "tell the rollout that all chunks are void, if it has not heard; else out of turn (4a)",
-    "refuse_infer": "out of turn (4a)",
-    "stay": "nothing",
-    "take_action": "the envs of the infer hold an action of this connection",
-    "tell_again": "the same error again",
-    "tell_replaced": "tell the rollout, once, that all chunks are void; nothing is sent (7.6b)",
-}
-
 
 def grid(corner: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of Markdown."""
@@ -162,73 +140,27 @@ def rules_table() -> str:
     return grid("rule", ["what it does"], [[f"`{rule}`", RULES[rule]] for rule in sorted(set(states.TABLE.values()))])
 
 
-def conversation_table() -> str:
-    """What may come on one connection of the policy link."""
-
-    def cell(state: protocol.State, event: protocol.Event) -> str:
-        following = protocol.TABLE.get((state, event))
-        return f"**{following.value}**" if following else ""
-
-    rows = [[event.value, *(cell(state, event) for state in protocol.State)] for event in protocol.Event]
-    return grid("", (state.value for state in protocol.State), rows)
-
-
-def link_table() -> str:
-    """Rows, events and rules of a client of the policy link."""
-
-    def cell(row: link_states.LinkState, event: link_states.LinkEvent) -> str:
-        rule = link_states.TABLE.get((row, event))
-        return f"`{rule}`" if rule else ""
-
-    rows = [[event.value, *(cell(row, event) for row in link_states.LinkState)] for event in link_states.LinkEvent]
-    return grid("", (row.value for row in link_states.LinkState), rows)
-
-
-def link_rules_table() -> str:
-    """What each rule of a client of the policy link does.
-
-    Raises:
-        KeyError: a rule is not explained here.
-    """
-    return grid(
-        "rule", ["what it does"], [[f"`{rule}`", LINK_RULES[rule]] for rule in sorted(set(link_states.TABLE.values()))]
-    )
-
-
-PAGES = {
-    "SPEC-env-link.md": {"server": server_table, "client": client_table, "rules": rules_table},
-    "SPEC-policy-link.md": {
-        "conversation": conversation_table,
-        "link": link_table,
-        "link rules": link_rules_table,
-    },
-}
-
-
-def written(page: str, text: str) -> str:
-    """A page with its tables written anew."""
-    for name, table in PAGES[page].items():
+def written(text: str) -> str:
+    """The page with its tables written anew."""
+    for name, table in (("server", server_table()), ("client", client_table()), ("rules", rules_table())):
         begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        block = f"{begin}{table()}\n{end}".replace("\\", r"\\")
-        text, count = pattern.subn(block, text)
+        text, count = pattern.subn(lambda _, block=f"{begin}{table}\n{end}": block, text)
         if count != 1:
-            raise ValueError(f"{page} has {count} places for the table '{name}'")
+            raise ValueError(f"{PAGE.name} has {count} places for the table '{name}'")
     return text
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the state tables of the specifications.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not current")
+    parser = argparse.ArgumentParser(description="Write the state tables of the specification.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is not current")
     check = parser.parse_args().check
-    stale = False
-    for page in PAGES:
-        old = (DOCS / page).read_text(encoding="utf-8")
-        new = written(page, old)
-        stale = stale or old != new
-        if not check:
-            (DOCS / page).write_text(new, encoding="utf-8")
-    return int(check and stale)
+    old = PAGE.read_text(encoding="utf-8")
+    new = written(old)
+    if check:
+        return int(old != new)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ __all__ = ["SCENARIOS", "Scenario"]
 _BASIC_EARLY_S = 0.3
 _PADDING = 2 * 1024 * 1024
 _ROUNDS = 4
-_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +192,7 @@ async def _resync(stage: Stage) -> None:
 async def _closes(stage: Stage) -> None:
     """other ends: a feedback timeout, a plain 1000, a cut, and 1011, which a client may give up on"""
     link = await stage.connect()
+    await link.exchange(1)
     for clause, what, end in (
         ("7.3a", "1001 'Feedback timeout'", (1001, "Feedback timeout")),
         ("7.6f", "close 1000", (1000, "")),
