@@ -64,6 +64,10 @@ class _Dial(connect):
     """Follows redirects, but takes no header of the caller to another host: any of them may be a secret."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
+        location = exc.response.headers.get("Location", "") if isinstance(exc, InvalidStatus) else ""
+        if isinstance(exc, InvalidStatus) and location.lower().startswith(("http://", "https://")):
+            del exc.response.headers["Location"]
+            exc.response.headers["Location"] = "ws" + location[4:]  # hosts do not tell a handshake from a page
         target = super().process_redirect(exc)
         if isinstance(target, str):
             old, new = urlsplit(self.uri), urlsplit(target)
