@@ -115,9 +115,21 @@ class AutoEnv:
         return cls._typed(env_name, base_url, docker_image, start, wait_timeout, kwargs)
 
     @classmethod
-    def from_hub(cls, name: str, *args: Any, **kwargs: Any) -> EnvClient[Any, Any, Any]:
+    def from_hub(
+        cls,
+        name: str,
+        base_url: str | None = None,
+        docker_image: str | None = None,
+        container_provider: Any = None,
+        wait_timeout: float = 30.0,
+        env_vars: Mapping[str, str] | None = None,
+        trust_remote_code: bool = False,
+        skip_install: bool = False,
+        **kwargs: Any,
+    ) -> EnvClient[Any, Any, Any]:
         """The same as `from_env`."""
-        return cls.from_env(name, *args, **kwargs)
+        given = (base_url, docker_image, container_provider, wait_timeout, env_vars, trust_remote_code, skip_install)
+        return cls.from_env(name, *given, **kwargs)
 
     @classmethod
     def get_env_class(cls, name: str) -> type[Any]:
