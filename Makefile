@@ -25,11 +25,12 @@ SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
 BENCH_ROUNDS ?= 8
+DIST ?= dist
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer mcp2 node-sdk trl demo test test-trl faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl demo dist test test-trl faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -45,6 +46,7 @@ help:
 	@echo "make node-sdk  only the set-up of $(NODE_SDK): the TypeScript SDK of MCP, another one (needs Node and npm)"
 	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
 	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
+	@echo "make dist    build the wheel and the source distribution, into $(DIST)"
 	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST) and all caches"
 
 venv: $(STAMP)
@@ -126,6 +128,12 @@ $(TRL_OLDEST_STAMP): tests/trl/oldest.txt $(TRL_STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/openenv demo
+
+# The wheel is built from the source distribution, so what that lacks is missed here.
+dist: $(STAMP)
+	@rm -f $(DIST)/openenv-*
+	@$(BIN)/uv build --quiet --out-dir $(DIST) .
+	@ls $(DIST)/openenv-*
 
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
 	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
