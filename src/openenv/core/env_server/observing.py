@@ -43,7 +43,7 @@ class SessionEvent:
         call: of a call: ``reset``, ``step``, ``state``, ``tools/call`` and the like; empty if it was refused unread.
         seconds: of a call, and of the constructor: how long it took.
         error: of a call that failed: the code that its caller was told; else empty.
-        reason: of an end: why, as ``closed``, ``dropped``, ``expired``, ``idle``, ``evicted``, ``draining``, ``failed``.
+        reason: of an end: why, in the words of `openenv.core.env_server.session.EndReason`.
     """
 
     kind: SessionEventKind
