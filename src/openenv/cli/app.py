@@ -9,6 +9,7 @@ import typer
 from openenv import __version__
 from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
+from openenv.cli.init import init
 from openenv.cli.policy import policy
 from openenv.cli.wait import wait
 
@@ -16,6 +17,7 @@ __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
+app.command()(init)
 app.command()(wait)
 app.add_typer(conformance)
 app.add_typer(policy)
