@@ -11,6 +11,7 @@ from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
 from openenv.cli.init import init
 from openenv.cli.policy import policy
+from openenv.cli.serve import serve
 from openenv.cli.wait import wait
 
 __all__ = ["app"]
@@ -18,6 +19,7 @@ __all__ = ["app"]
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(init)
+app.command()(serve)
 app.command()(wait)
 app.add_typer(conformance)
 app.add_typer(policy)
