@@ -12,6 +12,7 @@ from openenv.cli.demo import demo
 from openenv.cli.init import init
 from openenv.cli.policy import policy
 from openenv.cli.serve import serve
+from openenv.cli.validate import validate
 from openenv.cli.wait import wait
 
 __all__ = ["app"]
@@ -20,6 +21,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 app.command()(demo)
 app.command()(init)
 app.command()(serve)
+app.command()(validate)
 app.command()(wait)
 app.add_typer(conformance)
 app.add_typer(policy)
