@@ -11,6 +11,7 @@ from typing import Any
 from openenv.core.exceptions import (
     ActionValidationError,
     CallTimeoutError,
+    CapacityError,
     EnvExecutionError,
     EnvironmentFactoryError,
     InvalidActionError,
@@ -32,7 +33,7 @@ class Trouble:
 
     Attributes:
         call: ``connect``, ``reset``, ``step`` or ``state``.
-        kind: ``raised``, ``late``, ``lost``, ``factory`` or ``other``.
+        kind: ``raised``, ``late``, ``lost``, ``factory``, ``full`` or ``other``.
         text: what was told.
         number: of the step.
     """
@@ -162,6 +163,8 @@ def _trouble(call: str, error: OpenEnvError, number: int = 0) -> Trouble:
             return Trouble(call, "late", str(error), number)
         case EnvironmentFactoryError():
             return Trouble(call, "factory", str(error), number)
+        case CapacityError():
+            return Trouble(call, "full", str(error), number)
         case SessionLostError():
             return Trouble(call, "lost", str(error), number)
     return Trouble(call, "other", str(error), number)

@@ -36,6 +36,7 @@ _MOVES = {
     "late": "make it return, or let it be cancelled (Environment.cancel); --timeout allows more",
     "lost": "see the server's log: an environment must not end its process",
     "factory": "see the server's log: the constructor must not raise",
+    "full": "close other sessions, or let the server have more",
     "other": "see the server's log",
 }
 
@@ -233,13 +234,13 @@ def _compare(run: _Run, first: Episode, second: Episode) -> None:
         text = f"the second episode of a session breaks off: {second.trouble.call}: {second.trouble.text}"
         run.fail("leftover", text, "make reset() begin anew whatever the last episode left")
     elif third.trouble is not None:
-        _blame_session(run, first, third.trouble)
+        _blame_session(run, first, third.trouble, "a second session")
     if trouble is not None:
         return
     fresh = _fresh(run, first)
     _judge(run, differences(first, second), differences(first, third), fresh, identities(first))
     if not any(one.verdict is Verdict.FAIL for rule in ("seed", "sessions") for one in report.of(rule)):
-        _check_together(run, first, differences(first, third) | differences(first, second))
+        _check_together(run, first, differences(first, third))
     report.passed("seed", "leftover", "sessions")
     if run.again is None:
         report.skipped("seen only where the application is: give its folder", "thread")
@@ -288,52 +289,60 @@ def _judge(run: _Run, same: set[str], other: set[str], fresh: set[str] | None, n
         )
 
 
-def _blame_session(run: _Run, first: Episode, trouble: Trouble) -> None:
+def _blame_session(run: _Run, first: Episode, trouble: Trouble, when: str) -> None:
     """A second session failed where the first did not: is it the thread?"""
     if run.again is not None:
         with run.again("single") as probe:
             with closing(probe.client()) as client:
-                _replay(run, client, first)
-            with closing(probe.client()) as client:
-                alone = _replay(run, client, first)
-        if alone.trouble is None:
-            text = f"a second session, on a thread of its own, breaks off: {trouble.call}: {trouble.text}"
+                alone = _replay(run, client, first).trouble
+            beside, other = _together(run, probe)
+        if alone is None and beside.trouble is None and other.trouble is None:
+            text = f"{when}, on a thread of its own, breaks off: {trouble.call}: {trouble.text}"
             run.fail("thread", text, "set REQUIRES_SINGLE_THREAD_EXECUTOR = True on the environment class")
             return
-    text = f"a second session breaks off where the first did not: {trouble.call}: {trouble.text}"
-    run.fail("sessions", text, "keep what an environment holds in the instance, not in the class or the module")
+    text = f"{when} breaks off where the first did not: {trouble.call}: {trouble.text}"
+    run.fail("sessions", text, "keep all state in the instance; or set SUPPORTS_CONCURRENT_SESSIONS = False")
 
 
-def _check_together(run: _Run, first: Episode, known: set[str]) -> None:
-    """Play beside another session, and see whether anything is different for it."""
+def _together(run: _Run, server: Server) -> tuple[Episode, Episode]:
+    """Play in two sessions at the same time: as ever in one, something else in the other.
+
+    Raises:
+        OpenEnvError: there is no second session to be had.
+    """
     beside, other = Episode(), Episode()
-    with closing(run.server.client()) as client, closing(run.server.client()) as neighbour:
-        try:
-            client.connect()
-            neighbour.connect()
-        except CapacityError as error:
-            _note_capacity(run, error.max)
-            return
-        except OpenEnvError as error:
-            run.fail("sessions", f"a second session cannot be opened: {error}", _MOVES["other"])
-            return
+    with closing(server.client()) as client, closing(server.client()) as neighbour:
+        client.connect()
+        neighbour.connect()
         mine = playing(client, run.actions(), beside, seed=SEED, ends=run.ends)
         its = playing(neighbour, run.actions(others=True), other, seed=SEED + 1, ends=run.ends)
         going = True
         while going and len(beside.steps) < TOGETHER:
             going = next(mine, mine) is None
             next(its, None)
-    if beside.trouble is not None and beside.trouble.kind == "factory":
-        _note_capacity(run, 1)
-        return
-    if beside.trouble is not None:
-        text = f"beside another session it breaks off: {beside.trouble.call}: {beside.trouble.text}"
-    elif changed := differences(first, beside) - known - identities(first):
+    return beside, other
+
+
+def _check_together(run: _Run, first: Episode, known: set[str]) -> None:
+    """Play beside another session, and see whether anything is different for it."""
+    if run.facts.get("capacity") == 1:
+        return _note_capacity(run, 1)
+    try:
+        beside, other = _together(run, run.server)
+    except CapacityError as error:
+        return _note_capacity(run, error.max)
+    except OpenEnvError as error:
+        return run.fail("sessions", f"a second session cannot be opened: {error}", _MOVES["other"])
+    trouble = beside.trouble or other.trouble
+    if trouble is not None and trouble.kind == "full":
+        return _note_capacity(run, 1)
+    if trouble is not None:
+        return _blame_session(run, first, trouble, "one of two sessions")
+    changed = differences(first, beside) - known - identities(first)
+    if changed:
         text = f"another session changes what this one sees: {_few(sorted(changed))}"
-    else:
-        return
-    move = "keep all state in the instance; or set SUPPORTS_CONCURRENT_SESSIONS = False"
-    run.fail("sessions", text, move)
+        run.fail("sessions", text, "keep all state in the instance; or set SUPPORTS_CONCURRENT_SESSIONS = False")
+    return None
 
 
 def _note_capacity(run: _Run, most: int | None) -> None:

@@ -50,16 +50,16 @@ class Server:
 
     def client(self) -> SyncEnvClient[Any, Any, Any]:
         """A client of it that takes a lost connection for what it is."""
-        client: SyncEnvClient[Any, Any, Any] = self._made(GenericEnvClient)
+        client: SyncEnvClient[Any, Any, Any] = self._made(GenericEnvClient, resume=False)
         return client
 
     def tool_client(self) -> Any:
         """A client of its tools."""
         return self._made(MCPToolClient)
 
-    def _made(self, client: Callable[..., Any]) -> Any:
+    def _made(self, client: Callable[..., Any], **options: Any) -> Any:
         wait = self.timeout_s
-        return client(self.url, connect_timeout_s=wait, message_timeout_s=wait, token=self._token).sync()
+        return client(self.url, connect_timeout_s=wait, message_timeout_s=wait, token=self._token, **options).sync()
 
     def ask(self, route: str) -> Any:
         """What it answers to a GET.
@@ -145,9 +145,12 @@ class Probe(Server):
                 raise DidNotStart(f"the application cannot be imported: {note['text']}")
             self.url = f"http://127.0.0.1:{note['port']}"
         for _ in self._polls(self._start_s):
-            with contextlib.suppress(NotValidated):
+            try:
                 self.ask("/health")
                 return
+            except NotValidated as error:
+                if not isinstance(error.__cause__, httpx.TransportError):  # it answers, and not as it should
+                    raise
         raise DidNotStart(f"the server does not answer {self.url}/health")
 
     def _until(self, seconds: float, events: tuple[str, ...]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,306 @@
+"""A fault of each kind is planted in a good environment, and found, as that kind and no other. None of them hangs."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from openenv.validation import Options, Report, Verdict, validate_package
+
+GOOD = """
+import asyncio, os, random, signal, sqlite3, threading, time
+from typing import Annotated, Any
+from pydantic import Field
+from openenv.core.env_server import Action, Environment, Observation, State, create_app
+from openenv.core.exceptions import InvalidActionError
+
+class Roll(Action):
+    bet: int = Field(ge=1, le=6, description="The face that will be up.")
+
+class Die(Observation):
+    face: int = 0
+    wins: int = 0
+
+class Other(Die):
+    extra: int = 1
+
+class Table(State):
+    wins: int = 0
+
+shared = {"rolls": 0, "db": None}  # of the module
+
+class Dice(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        self.draw = random.Random(1)
+        self.wins = self.rolls = 0
+        # constructor
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.draw = random.Random(seed)
+        self.wins = self.rolls = 0
+        # reset
+        return Die()
+
+    def step(self, action, timeout_s=None, **kwargs):
+        self.rolls += 1
+        face = self.draw.randint(1, 6)
+        self.wins += face == action.bet
+        # step
+        return Die(face=face, wins=self.wins, reward=float(face == action.bet), done=self.rolls >= 10)
+
+    @property
+    def state(self):
+        return Table(step_count=self.rolls, wins=self.wins)
+
+    def close(self):
+        pass
+
+app = create_app(Dice, Roll, Die, max_concurrent_envs=4, state_cls=Table)
+"""
+
+MANIFEST = "spec_version: 1\nname: dice\ntype: space\nruntime: fastapi\napp: dice_app:app\nport: 8000\n"
+PROJECT = '[project]\nname = "openenv-dice"\nversion = "0.1.0"\ndependencies = ["openenv>=0.11"]\n'
+README = "---\ntitle: Dice\nsdk: docker\napp_port: 8000\n---\n\n# Dice\n"
+DOCKERFILE = """\
+FROM python:3.11-slim
+RUN useradd --create-home --uid 1000 user
+USER user
+COPY . .
+RUN pip install ./wheels/openenv-0.11.0-py3-none-any.whl .
+CMD ["sh", "-c", "exec uvicorn dice_app:app --host 0.0.0.0 --port ${PORT:-8000} --workers 1"]
+"""
+
+
+def package(folder: Path, code: str = GOOD, **files: str | None) -> Path:
+    """A package with this application, and some of its files in other words; None for without."""
+    words: dict[str, str | None] = {
+        "openenv.yaml": MANIFEST, "pyproject.toml": PROJECT, "README.md": README, "Dockerfile": DOCKERFILE, **files,
+    }  # fmt: skip
+    (folder / "dice_app.py").write_text(code)
+    for name, text in words.items():
+        if text is not None:
+            (folder / name).write_text(text)
+    return folder
+
+
+def with_fault(*changes: tuple[str, str]) -> str:
+    code = GOOD
+    for place, fault in changes:
+        assert code.count(place) == 1, f"{place!r} is not one place"
+        indent = " " * (len(code[: code.index(place)]) - code[: code.index(place)].rfind("\n") - 1)
+        code = code.replace(place, textwrap.dedent(fault).strip().replace("\n", "\n" + indent))
+    return code
+
+
+def broken(report: Report) -> dict[str, Verdict]:
+    return {one.rule: one.verdict for one in report.findings if one.verdict in (Verdict.FAIL, Verdict.WARN)}
+
+
+def test_a_good_environment_is_clean(tmp_path: Path) -> None:
+    report = validate_package(package(tmp_path))
+    assert {one.rule for one in report.findings if one.verdict is Verdict.SKIP} == {"tools"}
+    assert broken(report) == {}
+    assert report.exit_code(strict=True) == 0
+
+
+RAISE_SECOND = """
+if shared["db"] is None:
+    shared["db"] = sqlite3.connect(":memory:")
+self.db = shared["db"]
+"""
+
+FAULTS: dict[str, tuple[str, list[tuple[str, str]], str]] = {
+    # name: the rule, the changes, words of the finding
+    "seed ignored": ("seed", [("random.Random(seed)", "random.Random()")], "observation.face"),
+    "drawn in the constructor": (
+        "seed",
+        [("random.Random(1)", "random.Random()"), ("self.draw = random.Random(seed)", "pass")],
+        "observation.face",
+    ),
+    "a clock in the observation": (
+        "seed", [("Die()", "Die(metadata={'at': time.time_ns()})")], "metadata",
+    ),
+    "a counter that is never reset": (
+        "leftover",
+        [("self.wins = self.rolls = 0\n        # reset", "self.rolls = 0")],
+        "observation.wins",
+    ),
+    "a state that is never reset": (
+        "leftover", [("wins=self.wins)\n", "wins=self.__dict__.setdefault('old', self.wins))\n")], "state.wins",
+    ),
+    "the first reset only": (
+        "leftover", [("# reset", "self.resets = self.__dict__.get('resets', 0) + 1\nassert self.resets < 2, 'again'")],
+        "again",
+    ),
+    "state in the module": (
+        "sessions",
+        [("# step", "shared['rolls'] += 1; face = shared['rolls'] % 6")],
+        "class or the module",
+    ),
+    "the module's random numbers": (
+        "sessions",
+        [("self.draw = random.Random(seed)", "random.seed(seed)"), ("self.draw.randint(1, 6)", "random.randint(1, 6)")],
+        "another session changes what this one sees",
+    ),
+    "one session at a time": ("sessions", [("max_concurrent_envs=4", "max_concurrent_envs=1")], "max_concurrent_envs=N"),
+    "no flag": (
+        "sessions",
+        [("max_concurrent_envs=4", "max_concurrent_envs=1"), ("CONCURRENT_SESSIONS = True", "CONCURRENT_SESSIONS = False")],
+        "SUPPORTS_CONCURRENT_SESSIONS = True",
+    ),
+    "bound to a thread": (
+        "thread",
+        [("# constructor", RAISE_SECOND), ("# step", "self.db.execute('select 1')")],
+        "REQUIRES_SINGLE_THREAD_EXECUTOR = True",
+    ),
+    "only on the main thread": (
+        "thread", [("# constructor", "signal.signal(signal.SIGALRM, lambda *_: None)")], "works on the main thread",
+    ),
+    "an event loop that is held up": (
+        "thread",
+        [("@property", """
+         async def step_async(self, action, timeout_s=None, **kwargs):
+             if self.rolls == 3:
+                 time.sleep(1.2)
+             return self.step(action)
+
+         @property
+         """)],
+        "blocked the event loop",
+    ),
+    "never done": ("done", [("self.rolls >= 10", "False")], "no done in 1000 steps"),
+    "another class than it says": ("schema", [("Die(face=face", "Other(face=face")], "extra is not in the schema"),
+    "a value of another type": (
+        "schema", [("return Die()", "return Die.model_construct(face='six', reward=None, done=False)")], "face is str 'six'",
+    ),
+    "a constructor that raises": ("reset", [("# constructor", "raise LookupError('no dice')")], "LookupError: no dice"),
+    "a reset that raises": ("reset", [("# reset", "raise LookupError('no dice')")], "LookupError: no dice"),
+    "a step that raises": ("step", [("# step", "if self.rolls == 3: raise LookupError('no dice')")], "step 3: LookupError"),
+    "a process that ends": ("step", [("# step", "if self.rolls == 3: os._exit(3)")], "lost"),
+    "a state that raises": ("reset", [("return Table(", "raise LookupError('no table')\nreturn Table(")], "no table"),
+    "only refusals": ("step", [("# step", "raise InvalidActionError('not today')")], "not today"),
+    "closed by itself": ("close", [("# step", "if self.rolls == 10: self.close()")], "times for one environment"),
+    "a close that raises": ("close", [("pass\n", "raise LookupError('no lid')\n\n")], "LookupError: no lid"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_as_what_it_is(fault: str, tmp_path: Path) -> None:
+    rule, changes, words = FAULTS[fault]
+    report = validate_package(package(tmp_path, with_fault(*changes)))
+    found = broken(report)
+    if fault == "only refusals":
+        del found["done"]  # that, too
+    assert set(found) == {rule}, [one for one in report.findings if one.rule in found]
+    told = [one for one in report.of(rule) if one.verdict in (Verdict.FAIL, Verdict.WARN)]
+    assert any(words in one.text + one.move for one in told), told
+    assert all(one.move for one in told)
+
+
+HANGS = {
+    "reset": ("reset", "# reset"),
+    "step": ("step", "# step"),
+    "constructor": ("reset", "# constructor"),
+    "close": ("close", "    def close(self):\n        pass"),
+}
+
+
+@pytest.mark.parametrize("where", HANGS)
+def test_what_never_returns_is_found_and_hangs_nothing(where: str, tmp_path: Path) -> None:
+    rule, place = HANGS[where]
+    fault = "    def close(self):\n        threading.Event().wait()" if where == "close" else "threading.Event().wait()"
+    code = GOOD.replace(place, fault)
+    report = validate_package(package(tmp_path, code), Options(timeout_s=5))
+    assert broken(report) == {rule: Verdict.FAIL}
+    assert "5 s" in report.of(rule)[0].text
+    assert {one.rule for one in report.findings} >= {"seed", "leftover", "sessions"}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import threading\nthreading.Event().wait()\n", "its import does not end"),
+        ("raise LookupError('no dice')\n", "cannot be imported: LookupError: no dice"),
+        ("import os\nos._exit(3)\n", "ended with code 3"),
+        ("x = 1\n", "has no app"),
+        ("async def app(scope, receive, send):\n    pass\n", "does not answer as an environment server"),
+        ("from fastapi import FastAPI\napp = FastAPI()\n@app.get('/health')\ndef health(): return {}\n", "/schema"),
+    ],
+)
+def test_an_application_that_does_not_start_is_told(code: str, words: str, tmp_path: Path) -> None:
+    wait = 4.0 if "wait()" in code else 60.0
+    report = validate_package(package(tmp_path, code), Options(start_s=wait))
+    assert broken(report) == {"starts": Verdict.FAIL}
+    assert words in report.of("starts")[0].text
+
+
+def test_nothing_runs_past_the_time_for_the_whole(tmp_path: Path) -> None:
+    slow = with_fault(("# step", "time.sleep(0.05)"), ("self.rolls >= 10", "False"))
+    report = validate_package(package(tmp_path, slow), Options(max_time_s=2, steps=10**6))
+    assert "no done in" in report.of("done")[0].text
+    assert report.exit_code() == 0
+
+
+# ---------------------------------------------------------------- tools
+
+TOOLS = """
+from typing import Any
+from fastmcp import FastMCP
+from openenv.core.env_server import MCPEnvironment, Observation, State, create_app
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+
+class Shop(MCPEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        self.sold = 0
+        tools = FastMCP("shop")
+
+        # tool
+
+        super().__init__(tools)
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.sold = 0
+        return Observation()
+
+    def _step_impl(self, action, timeout_s=None, **kwargs):
+        return Observation()
+
+    @property
+    def state(self):
+        return State(step_count=self.sold)
+
+app = create_app(Shop, CallToolAction, CallToolObservation, max_concurrent_envs=4)
+"""
+
+DESCRIBED = '"""Sell.\\n\\nArgs:\\n    many: how many.\\n"""'
+
+
+@pytest.mark.parametrize(
+    ("tool", "verdict", "words"),
+    [
+        (
+            f"@tools.tool\ndef sell(many: int) -> int:\n    {DESCRIBED}\n    self.sold += many\n    return self.sold",
+            None,
+            "",
+        ),
+        (
+            "@tools.tool\ndef sell(many: int) -> int:\n    self.sold += many\n    return self.sold",
+            "fail",
+            "sell has no description",
+        ),
+        ('@tools.tool\ndef sell(many: int) -> int:\n    """Sell."""\n    return many', "warn", "takes as many"),
+        ("pass", "fail", "there is no tool"),
+    ],
+)
+def test_tools_that_say_too_little_are_found(tool: str, verdict: str | None, words: str, tmp_path: Path) -> None:
+    code = TOOLS.replace("# tool", tool.replace("\n", "\n        "))
+    report = validate_package(package(tmp_path, code))
+    assert broken(report) == ({} if verdict is None else {"tools": Verdict(verdict)})
+    assert words in report.of("tools")[0].text
+    assert report.of("tools")[0].move or verdict is None
