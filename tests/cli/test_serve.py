@@ -195,7 +195,11 @@ def test_capacity_is_what_the_option_says_for_every_application(package: Path) -
 def test_it_serves_a_package_from_anywhere_and_an_application_by_name(package: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for target, cwd in ((str(package), elsewhere), (str(package / "openenv.yaml"), elsewhere), ("bell_app:app", package)):
+    for target, cwd in (
+        (str(package), elsewhere),
+        (str(package / "openenv.yaml"), elsewhere),
+        ("bell_app:app", package),
+    ):
         with served(target, cwd=cwd) as server, server.client().sync() as client:
             assert client.reset().metadata == {"version": "1"}
 

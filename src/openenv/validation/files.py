@@ -41,7 +41,10 @@ def _check_manifest(folder: Path, report: Report) -> Mapping[str, Any]:
     if not file.is_file():
         report.add("manifest", Verdict.FAIL, f"there is no {MANIFEST}", f"write one, {_EXAMPLE}")
         return {}
-    values = read_manifest(file) or {}
+    values = read_manifest(file)
+    if not values:
+        report.add("manifest", Verdict.FAIL, f"{MANIFEST} is no list of names and values", f"write it {_EXAMPLE}")
+        return {}
     try:
         source = find_app(str(folder))
     except NoApp as error:
@@ -104,7 +107,7 @@ def _check_readme(folder: Path, manifest: Mapping[str, Any], report: Report) -> 
     if not front.get("title"):
         report.add("readme", Verdict.WARN, "README.md has no title in its front matter", "add title: My env")
     port, told = front.get("app_port", "7860"), manifest.get("port", 8000)
-    if port != str(told):
+    if isinstance(told, int) and port != str(told):
         text = f"README.md says app_port: {port}, and {MANIFEST} port: {told}"
         report.add("readme", Verdict.WARN, text, "make them the same: a Space forwards to app_port")
     return front
