@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from openenv.cli.app import app
 from openenv.testing import ServerProcess
-from validation.test_planted import GOOD, package, with_fault
+from support.dice import GOOD, package, with_fault
 
 
 def validate(*arguments: str) -> Result:

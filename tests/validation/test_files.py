@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from openenv.validation import NotValidated, Verdict, validate_package
-from validation.test_planted import DOCKERFILE, MANIFEST, PROJECT, README, broken, package
+from support.dice import DOCKERFILE, MANIFEST, PROJECT, README, broken, package
 
 CMD = DOCKERFILE[DOCKERFILE.index("CMD") :]
 

@@ -130,6 +130,7 @@ class Probe(Server):
     def _start(self) -> None:
         command = [sys.executable, "-m", "openenv.validation.probe", self._source.reference]
         environ = {**os.environ, "OPENENV_SERVER_TOKEN": "", "ENABLE_WEB_INTERFACE": "", "OPENENV_MODE": "simulation"}
+        environ["PYTHONHASHSEED"] = "random"  # what hangs on the order of a set is not repeatable elsewhere either
         with (Path(self._folder.name) / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, str(self._source.folder), str(self._log), *self._options],
