@@ -74,7 +74,11 @@ def test_a_server_is_validated_by_its_url(server: ServerProcess) -> None:
         "starts", "reset", "step", "schema", "seed", "leftover", "done", "sessions"
     }  # fmt: skip
     assert {verdict for rule, verdict in verdicts.items() if rule in ("close", "thread", "manifest")} == {"skip"}
-    assert validate("--url", server.url).exit_code == 0
+    shown = validate("--url", server.url)
+    assert shown.exit_code == 0
+    assert (
+        "skip  manifest, project, readme, dockerfile: there are no files to look at: give its folder\n" in shown.stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,15 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], str]] = {
         [("Die()", "Die(metadata={'at': time.time_ns()})")],
         "metadata",
     ),
+    "a word that stays for an episode": (
+        "seed",
+        [
+            ("# reset", "self.word = ''.join(random.choices('abcdefghijkl', k=9))"),
+            ("Die(face=face,", "Die(face=face, metadata={'word': self.word},"),
+            ("return Die()", "return Die(metadata={'word': self.word})"),
+        ],
+        "metadata.word",
+    ),
     "the order of a set": (
         "seed",
         [

@@ -79,11 +79,17 @@ def validate(
 
 def _show(report: Report) -> None:
     screen = Console(highlight=False, markup=False, soft_wrap=True)
+    skipped: dict[str, list[str]] = {}
     for one in report.ordered:
+        if one.verdict is Verdict.SKIP:
+            skipped.setdefault(one.text, []).append(one.rule)
+            continue
         lines = [f"{one.verdict:<5} {one.rule:<11} {RULES[one.rule]}"]
         lines += [f"{'':18}{one.text}"] if one.text else []
         lines += [f"{'':18}-> {one.move}"] if one.move else []
         screen.print("\n".join(lines), style=_STYLES[one.verdict])
+    for text, rules in skipped.items():
+        screen.print(f"{Verdict.SKIP:<5} {', '.join(rules)}: {text}", style=_STYLES[Verdict.SKIP])
     counts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Verdict)
     screen.print(f"{report.target}: {counts}")
 
