@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -136,6 +137,12 @@ def test_what_cannot_be_validated_ends_with_2(tmp_path: Path, server: ServerProc
         assert (done.exit_code, done.stdout) == (2, ""), done.stdout
         assert done.stderr.startswith("openenv validate: ")
         assert words in done.stderr
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = validate(f"http://127.0.0.1:{silent.getsockname()[1]}", "--timeout", "0.3")
+    assert (done.exit_code, "timed out" in done.stderr) == (2, True), done.stderr
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], str]] = {
         ],
         "metadata.word",
     ),
+    "a reset that takes no seed": (
+        "seed",
+        [
+            ("def reset(self, seed=None, episode_id=None, **kwargs)", "def reset(self)"),
+            ("self.draw = random.Random(seed)", "self.draw = random.Random(3)"),
+        ],
+        "does not take seed",
+    ),
     "the order of a set": (
         "seed",
         [

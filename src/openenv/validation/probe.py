@@ -7,6 +7,7 @@ The notes are lines of JSON in a file. What is made of them is in `openenv.valid
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import json
 import logging
@@ -56,7 +57,7 @@ class _Recording:
                 env.close = self._noted(close, number)
             except AttributeError:  # the class has slots: its close cannot be seen
                 return env
-            self._notes.add("made", env=number)
+            self._notes.add("made", env=number, takes_seed=_takes(env, "seed"))
         return env
 
     def _noted(self, close: Callable[[], Any], number: int) -> Callable[[], Any]:
@@ -71,6 +72,15 @@ class _Recording:
             return result
 
         return noted
+
+
+def _takes(env: Any, name: str) -> bool:
+    """Whether its reset takes an argument; the server drops what it does not."""
+    try:
+        parameters = inspect.signature(env.reset).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return True  # it cannot be told
+    return any(one.name == name or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
 
 
 class _Blocked(logging.Handler):

@@ -242,6 +242,7 @@ def _compare(run: _Run, first: Episode, second: Episode) -> None:
     _judge(run, same, other, fresh, identities(first) - same)
     if not any(one.verdict is Verdict.FAIL for rule in ("seed", "sessions") for one in report.of(rule)):
         _check_together(run, first, other)
+    _check_seed_taken(run)
     report.passed("seed", "leftover", "sessions")
     if run.again is None:
         report.skipped("seen only where the application is: give its folder", "thread")
@@ -385,6 +386,12 @@ def _check_close(run: _Run) -> None:
     if raised:
         run.fail("close", f"close() raised {_few(raised)}", "make it succeed also after a failed episode")
     run.report.passed("close")
+
+
+def _check_seed_taken(run: _Run) -> None:
+    if any(not note.get("takes_seed", True) for note in run.server.notes() if note["event"] == "made"):
+        text = "its reset() does not take seed, so the server drops the one that a client names"
+        run.warn("seed", text, "declare reset(self, seed=None, episode_id=None, **kwargs), and draw from the seed")
 
 
 def _check_blocked(run: _Run) -> None:
