@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
+from openenv.validation.look import Options
 from openenv.validation.report import RULES, Finding, NotValidated, Report, Verdict
-from openenv.validation.running import Options
 from openenv.validation.whole import validate_package, validate_server
 
 __all__ = [

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from openenv._package import MANIFEST, NoApp, find_app
 from openenv.validation.files import FILE_RULES, check_files
+from openenv.validation.look import Options
 from openenv.validation.report import NotValidated, Report, Verdict
-from openenv.validation.running import EPISODE_RULES, Options, check_running
+from openenv.validation.running import EPISODE_RULES, check_running
 from openenv.validation.subject import DidNotStart, Probe, Server
 
 __all__ = ["validate_package", "validate_server"]
