@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from openenv.core.exceptions import CapacityError, SessionLostError
 from openenv.core.generic_client import GenericEnvClient
+from openenv.core.sync_client import SyncEnvClient
 from openenv.testing import FaultProxy
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +33,8 @@ class Bell(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = {concurrent}
 
     def reset(self, seed=None, episode_id=None, **kwargs):
-        return Observation(metadata={{"version": "{version}"}})
+        told = os.environ.get("ENABLE_WEB_INTERFACE"), os.environ.get("ENV_README_PATH")
+        return Observation(metadata={{"version": "{version}", "told": told}})
 
     def step(self, action, timeout_s=None, **kwargs):
         time.sleep(action.metadata.get("sleep", 0))
@@ -120,6 +123,13 @@ def write(folder: Path, *, version: str = "1", concurrent: bool = True) -> None:
     (folder / "bell_app.py").write_text(APP.format(version=version, concurrent=concurrent))
 
 
+def version(client: SyncEnvClient[Any, Any, Any]) -> str:
+    """Which version of the application answers."""
+    metadata = client.reset().metadata
+    assert metadata is not None
+    return str(metadata["version"])
+
+
 def refused(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*SERVE, *arguments], cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60
@@ -201,19 +211,29 @@ def test_it_serves_a_package_from_anywhere_and_an_application_by_name(package: P
         ("bell_app:app", package),
     ):
         with served(target, cwd=cwd) as server, server.client().sync() as client:
-            assert client.reset().metadata == {"version": "1"}
+            assert version(client) == "1"
+
+
+@pytest.mark.parametrize(("option", "web"), [("--web", "true"), ("--no-web", "false"), ("--quiet", None)])
+def test_applications_are_told_of_the_page_and_their_readme(option: str, web: str | None, package: Path) -> None:
+    (package / "README.md").write_text("# Bell\n")
+    unset = {"ENABLE_WEB_INTERFACE": "yes"} if web else {}
+    with served(option, cwd=package, **unset) as server, server.client().sync() as client:
+        metadata = client.reset().metadata
+    assert metadata is not None
+    assert metadata["told"] == [web, str(package / "README.md")]
 
 
 def test_a_change_starts_it_anew_on_the_same_port(package: Path) -> None:
     with served("--reload", cwd=package, OPENENV_DRAIN_GRACE_S="1") as server:
         with server.client().sync() as client:
-            assert client.reset().metadata == {"version": "1"}
+            assert version(client) == "1"
         write(package, version="2")
         assert server.process.stdout is not None
         assert server.process.stdout.readline() == "rang\n"
         assert server.process.stdout.readline().strip() == server.url  # it answers again
         with server.client().sync() as client:
-            assert client.reset().metadata == {"version": "2"}
+            assert version(client) == "2"
         assert server.end(signal.SIGINT)[0] == 0
 
 

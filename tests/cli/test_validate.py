@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,14 +147,32 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     assert (done.exit_code, "timed out" in done.stderr) == (2, True), done.stderr
 
 
-def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
-    log = tmp_path / "pid"
-    code = with_fault(("# step", f"open({str(log)!r}, 'w').write(str(os.getpid()))\nthreading.Event().wait()"))
-    command = [sys.executable, "-m", "openenv.cli", "validate", str(package(tmp_path, code)), "--timeout", "60"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
-        while not (log.exists() and log.read_text()):
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+    except ConnectionRefusedError:
+        return False
+    except ConnectionResetError:
+        pass  # it has just ended
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_it_leaves_no_process_behind(number: int, tmp_path: Path) -> None:
+    note = tmp_path / "port"
+    fault = f"""
+    import socket
+    listens = socket.create_server(("127.0.0.1", 0))
+    open({str(note)!r}, "w").write(f"{{listens.getsockname()[1]}} ")
+    threading.Event().wait()
+    """
+    command = [sys.executable, "-m", "openenv.cli", "validate", str(package(tmp_path, with_fault(("# step", fault))))]
+    with subprocess.Popen([*command, "--timeout", "60"], stdout=-1, stderr=-1, start_new_session=True) as process:
+        while not (note.exists() and note.read_text().endswith(" ")):
             assert process.poll() is None
-        process.send_signal(2)
+            time.sleep(0.02)
+        process.send_signal(number)
         process.communicate(timeout=60)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(log.read_text()), 0)
+    while listens(int(note.read_text())):
+        time.sleep(0.02)

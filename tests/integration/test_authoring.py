@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
 from openenv.testing.processes import free_port
@@ -129,13 +132,23 @@ def test_the_page_works_as_it_is_printed_for_each_template(venv: Path, tmp_path:
         assert re.search(r"^[0-9a-f]{8} closed: 1 steps", log, re.MULTILINE)
 
 
-def test_the_wheel_that_init_makes_installs_and_runs(venv: Path, tmp_path: Path) -> None:
-    """What the image of a package does: install the wheel beside it, then the package."""
+def healthy(port: int) -> bool:
+    """Whether a server answers there."""
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False, timeout=60).status_code == 200
+    except httpx.ConnectError:
+        time.sleep(0.05)
+        return False
+
+
+def test_the_image_installs_the_wheel_beside_it_and_listens_at_port(venv: Path, tmp_path: Path) -> None:
+    """What the image of a package does: install the wheel beside it, then the package; listen at PORT."""
     shell = Shell(venv, tmp_path)
     shell.run("openenv init my_game_env")
     docker = (tmp_path / "my_game_env" / "Dockerfile").read_text()
     (what,) = re.findall(r'ARG OPENENV="(.*)"', docker)
     shell.folder = tmp_path / "my_game_env"
+    image = shell.folder / "image"
     shell.run(f"{UV} venv --quiet --python {sys.executable} image")
     shell.run(f"{UV} pip install --quiet --python image/bin/python '{what}'")
     shell.run(f"{UV} pip install --quiet --python image/bin/python .")
@@ -145,3 +158,11 @@ def test_the_wheel_that_init_makes_installs_and_runs(venv: Path, tmp_path: Path)
     said = shell.run(f'../image/bin/python -W error -c "{code}"').split()
     assert Path(said[0]).is_relative_to(tmp_path / "my_game_env" / "image")
     assert said[1] == "my_game_env"
+    (command,) = re.findall(r"^CMD (.*)$", docker, re.MULTILINE)
+    port = free_port()
+    environ = {**shell.environ, "PATH": f"{image / 'bin'}{os.pathsep}{os.environ['PATH']}", "PORT": str(port)}
+    with subprocess.Popen(json.loads(command), cwd=shell.folder, env=environ, stderr=subprocess.PIPE) as process:
+        while not healthy(port):
+            assert process.poll() is None, process.communicate()
+        process.terminate()
+        process.communicate(timeout=60)

@@ -1,5 +1,6 @@
 """A server of the application that is validated, in a process of its own, which notes what happens to each of its
-environments: ``python -m openenv.validation.probe MODULE:APP FOLDER LOG``.
+environments: ``python -m openenv.validation.probe MODULE:APP FOLDER LOG PIPE``. It ends with whoever holds the other
+end of the pipe, however that ends.
 
 The notes are lines of JSON in a file. What is made of them is in `openenv.validation.running`.
 """
@@ -12,8 +13,10 @@ import itertools
 import json
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,13 +102,14 @@ def main(arguments: list[str]) -> int:
     """Serve until killed.
 
     Args:
-        arguments: the application, the folder it is in, the file of notes; then perhaps ``single``, for one thread for
-            all environments, or ``construct``, to make one on the main thread as well.
+        arguments: the application, the folder it is in, the file of notes, the number of the pipe; then perhaps
+            ``single``, for one thread for all environments, or ``construct``, to make one on the main thread as well.
 
     Returns:
         Exit code.
     """
-    reference, folder, log = arguments[:3]
+    reference, folder, log, pipe = arguments[:4]
+    threading.Thread(target=_end_with, args=(int(pipe),), daemon=True).start()
     notes = Notes(Path(log))
     logging.getLogger("openenv.server").addHandler(_Blocked(notes))
     try:
@@ -115,14 +119,20 @@ def main(arguments: list[str]) -> int:
         raise
     server = getattr(getattr(app, "state", None), "openenv_server", None)
     if isinstance(server, HTTPEnvServer):
-        if "construct" in arguments[3:]:
+        if "construct" in arguments[4:]:
             _construct(server.sessions.setup.factory, notes)
-        _watch(server, notes, single="single" in arguments[3:])
+        _watch(server, notes, single="single" in arguments[4:])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(app, log_level="warning", lifespan="on")
         notes.add("listens", port=listener.getsockname()[1])
         uvicorn.Server(config).run(sockets=[listener])
     return 0
+
+
+def _end_with(pipe: int) -> None:
+    """Kill this process and what the application has started, when the other end of a pipe is closed."""
+    os.read(pipe, 1)
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _watch(server: HTTPEnvServer, notes: Notes, *, single: bool) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import httpx
 
@@ -98,6 +98,7 @@ class Probe(Server):
         self._start_s = start_s
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: BinaryIO | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="openenv-validate-")
 
     @property
@@ -131,15 +132,18 @@ class Probe(Server):
         command = [sys.executable, "-m", "openenv.validation.probe", self._source.reference]
         environ = {**os.environ, "OPENENV_SERVER_TOKEN": "", "ENABLE_WEB_INTERFACE": "", "OPENENV_MODE": "simulation"}
         environ["PYTHONHASHSEED"] = "random"  # what hangs on the order of a set is not repeatable elsewhere either
-        with (Path(self._folder.name) / "output").open("wb") as output:
+        ours, its = os.pipe()
+        self._lifeline = os.fdopen(its, "wb", buffering=0)
+        with (Path(self._folder.name) / "output").open("wb") as output, os.fdopen(ours, "rb") as end:
             self._process = subprocess.Popen(
-                [*command, str(self._source.folder), str(self._log), *self._options],
+                [*command, str(self._source.folder), str(self._log), str(end.fileno()), *self._options],
                 cwd=self._source.folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=(end.fileno(),),
             )
         for note in self._until(self._start_s, ("listens", "failed")):
             if note["event"] == "failed":
@@ -200,4 +204,6 @@ class Probe(Server):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._lifeline is not None:
+            self._lifeline.close()
         self._folder.cleanup()
