@@ -91,6 +91,25 @@ def anchors(text: str) -> set[str]:
     return {one for one in made if made.count(one) == 1}
 
 
+def indented(text: str) -> str:
+    """The text with what belongs to a list item indented by four, as the site's Markdown wants it.
+
+    Repository hosts ask for the width of the item's marker, two or three; with less than four, a list within a list, a
+    second paragraph or a block of code falls out of its item in the site.
+    """
+    lines, shift, in_block = [], 0, False
+    for line in text.splitlines(keepends=True):
+        if re.match(r"```|~~~", line):
+            in_block = not in_block
+        marker = None if in_block else re.match(r"(?:[*+-]|\d+\.) +", line)
+        if marker:
+            shift = max(4 - len(marker.group()), 0)
+        elif line.strip() and not line.startswith(" "):
+            shift = 0
+        lines.append(" " * shift + line if shift and line.startswith(" ") and line.strip() else line)
+    return "".join(lines)
+
+
 def navigated(entries: Sequence[Any]) -> Iterator[str]:
     """The pages of a navigation, in its order."""
     for entry in entries:
@@ -144,7 +163,7 @@ class Pages:
             ]
             done = link.end("target")
         front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)  # that of a Space's README is for the Hub
-        return front_matter.sub("", "".join([*moved, text[done:]]))
+        return indented(front_matter.sub("", "".join([*moved, text[done:]])))
 
     def _goal(self, source: str, target: str, line: int) -> str:
         if ELSEWHERE.match(target):

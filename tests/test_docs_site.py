@@ -90,6 +90,17 @@ def test_code_is_left_alone(root: Path) -> None:
     assert pages.text["guide.md"] == text
 
 
+def test_what_belongs_to_a_list_item_is_indented_for_the_site() -> None:
+    text = "* one\n  more\n  * inner\n\n  ```python\n  if x:\n      y\n  ```\n\n1. two\n   * inner\n\nOut\n\n    code\n"
+    wanted = (
+        "* one\n    more\n    * inner\n\n    ```python\n    if x:\n        y\n    ```\n\n"
+        "1. two\n    * inner\n\nOut\n\n    code\n"
+    )
+    assert docs_site.indented(text) == wanted
+    block = "```\n* a\n  b\n```\n"
+    assert docs_site.indented(block) == block
+
+
 def test_a_page_that_is_not_in_the_navigation_is_told(root: Path) -> None:
     write(root, "docs/new.md", "# New\n")
     assert docs_site.Pages.gather(root).problems == [
