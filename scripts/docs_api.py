@@ -159,7 +159,8 @@ def pages(source: Path = ROOT / "src") -> tuple[dict[str, str], list[str]]:
             shown |= {f"{module}.{name}" for name in names}
             undocumented = [name for name in names if not _documented(package, f"{module}.{name}")]
             problems += [f"{module}.{name} has no docstring" for name in undocumented]
-            parts.append(f"From `{module}`:\n" if names else "")
+            if names:
+                parts.append(_introduction(package, module, whole=len(page.modules) == 1 and not page.homes))
             parts += [_directive(package, module, name, public) for name in names]
         made[page.path] = "\n".join(parts)
     homeless = [name for name, _ in _exported(package, CORE) if f"{CORE}.{name}" not in shown]
@@ -172,6 +173,12 @@ def _exported(package: griffe.Module, module: str) -> Iterator[tuple[str, str]]:
     for name in (*(there.exports or ()), *BESIDE.get(module, ())):
         found = _target(there[name])
         yield str(name), found.module.path
+
+
+def _introduction(package: griffe.Module, module: str, whole: bool) -> str:
+    """What stands before the names of a module: what it says of itself, if the page is for the whole of it."""
+    said = package[module.removeprefix("openenv.")].docstring if whole else None
+    return f"{said.value}\n\nFrom `{module}`:\n" if said else f"From `{module}`:\n"
 
 
 def _target(found: griffe.Object | griffe.Alias) -> griffe.Object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -16,13 +17,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from openenv.cli.app import app as cli
 from openenv.core import exceptions
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "envs").glob("*/README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "envs").glob("*/README.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
+]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
     "sudoku": "sudoku_env.server.app:app",
@@ -224,6 +233,36 @@ def test_policy_of_the_quickstart_balances(folder: Path) -> None:
         told = ast.literal_eval(done.stdout)
         assert told["episodes"] >= 8
         assert told["mean_reward"] > 200  # by chance it is 20
+
+
+def commands(first: str) -> list[str]:
+    """The shell lines of the docs that begin with this word."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    shell = "\n".join(re.findall(r"^ *```(?:bash|console)?\n(.*?)^ *```$", text, re.M | re.S))
+    return re.findall(rf"^(?:\$ )?({first} [^#\n]*?) *(?:#.*)?$", shell, re.M)
+
+
+def test_commands_of_the_docs_exist_with_their_options() -> None:
+    wrong, seen = [], 0
+    for line in commands("openenv"):
+        command: Any = typer.main.get_command(cli)
+        words = shlex.split(line)[1:]
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        own = words[: words.index("--")] if "--" in words else words
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        seen += 1
+        if hasattr(command, "commands") or {word.split("=")[0] for word in own if word.startswith("-")} - known:
+            wrong.append(line)
+    assert wrong == []
+    assert seen >= 10
+
+
+def test_make_targets_of_the_docs_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    told = {line.split()[1] for line in commands("make")}
+    assert told - targets == set()
+    assert told
 
 
 def test_readme_tells_how_to_serve_its_environment() -> None:
