@@ -160,7 +160,7 @@ def pages(source: Path = ROOT / "src") -> tuple[dict[str, str], list[str]]:
             undocumented = [name for name in names if not _documented(package, f"{module}.{name}")]
             problems += [f"{module}.{name} has no docstring" for name in undocumented]
             if names:
-                parts.append(_introduction(package, module, whole=len(page.modules) == 1 and not page.homes))
+                parts.append(_introduction(package, module, whole=not page.homes and not page.names))
             parts += [_directive(package, module, name, public) for name in names]
         made[page.path] = "\n".join(parts)
     homeless = [name for name, _ in _exported(package, CORE) if f"{CORE}.{name}" not in shown]
