@@ -25,7 +25,7 @@ ENVS := echo_env probe_env sudoku_env
 WORKERS ?= 4
 # Real sockets on a machine that may stall: what fails is tried once more, and listed as RERUN, for it wants mending.
 RERUNS ?= 1
-AGAIN := --reruns $(RERUNS) --reruns-delay 1 -r R
+AGAIN := --reruns $(RERUNS) --reruns-delay 1 --rerun-show-tracebacks
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
