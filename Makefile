@@ -18,7 +18,7 @@ TRL_OLDEST := .trl-oldest
 TRL_OLDEST_STAMP := $(TRL_OLDEST)/.ready
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
-ENVS := echo_env probe_env sudoku_env
+ENVS := echo_env gymnasium_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
 SOAK_CYCLES ?= 10000
