@@ -182,7 +182,7 @@ class EnvSession:
             return self._lost(error)
         self._last = chosen.to_observation(result)
         reward = 0.0 if result.reward is None else result.reward
-        return TimeStep(self._last, reward, result.terminated, result.truncated, chosen.to_info(result))
+        return TimeStep(self._last, reward, *chosen.to_ends(result), chosen.to_info(result))
 
     def _lost(self, error: OpenEnvError) -> TimeStep:
         reason = error.reason if isinstance(error, SessionLostError) else _REASONS[type(error)]

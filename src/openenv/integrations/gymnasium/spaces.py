@@ -28,6 +28,8 @@ KEYWORD = "gymnasium"
 MAX_ELEMENTS = 2**27
 """Most elements of one array: a schema of a few bytes may claim any shape."""
 
+_WRONG = (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+
 Space = spaces.Space[Any]
 Schema = dict[str, Any]
 
@@ -68,8 +70,8 @@ def space_from_schema(schema: Mapping[str, Any]) -> Space:
         if kind.__name__ == about.get("space"):
             try:
                 return read(schema, about)
-            except (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError) as error:
-                raise ValueError(f"the schema of a {kind.__name__} is incomplete or wrong: {error!r}") from error
+            except _WRONG as error:
+                raise ValueError(f"the schema of a {kind.__name__} is incomplete or wrong: {error}") from error
     raise ValueError(f"the schema describes a {about.get('space')!r}, which is no known space")
 
 
@@ -103,7 +105,9 @@ def _bound(values: Any) -> Any:
             return [plain(item) for item in value]
         return None if isinstance(value, float) and math.isinf(value) else value
 
-    if values.size and (values == values.flat[0]).all():
+    if not values.size:
+        return 0
+    if (values == values.flat[0]).all():
         return plain(values.flat[0].item())
     return plain(values.tolist())
 
@@ -139,14 +143,14 @@ def _other_dtype(about: Schema) -> dict[str, Any]:
 
 
 def _write_multi_binary(space: spaces.MultiBinary) -> tuple[Schema, Schema]:
-    about = {"n": list(space.n) if isinstance(space.n, tuple) else int(space.n), "shape": list(space.shape)}
-    return _array_schema(np.dtype(np.int8), space.shape), about
+    n = [int(length) for length in space.n] if isinstance(space.n, tuple) else int(space.n)
+    return _array_schema(np.dtype(np.int8), space.shape), {"n": n}
 
 
 def _read_multi_binary(schema: Schema, about: Schema) -> Space:
-    _shape(about)
     n = about["n"]
-    return spaces.MultiBinary(tuple(int(length) for length in n) if isinstance(n, list) else int(n))
+    shape = _shape({"shape": n if isinstance(n, list) else [n]})
+    return spaces.MultiBinary(shape if isinstance(n, list) else shape[0])
 
 
 def _write_multi_discrete(space: spaces.MultiDiscrete) -> tuple[Schema, Schema]:
@@ -214,7 +218,7 @@ def _read_sequence(schema: Schema, about: Schema) -> Space:
 def _write_graph(space: spaces.Graph) -> tuple[Schema, Schema]:
     node = space_to_schema(space.node_space)
     edge = None if space.edge_space is None else space_to_schema(space.edge_space)
-    links = ArraySpec("int64", (None, 2)).json_schema()
+    links = ArraySpec("int32", (None, 2)).json_schema()
     schema = {
         "type": "object",
         "properties": {

@@ -82,6 +82,7 @@ class Translation:
         to_action: makes of an action what the client's ``step()`` takes.
         to_observation: makes an observation of the client's result.
         to_info: likewise the info.
+        to_ends: likewise whether the episode was terminated, and whether it was truncated.
         to_arguments: makes the arguments of the client's ``reset()`` of the options.
         foreign: it was given by the user, so the server's state tells no spaces and takes no request to render.
     """
@@ -89,6 +90,7 @@ class Translation:
     to_action: Callable[[Any], Any]
     to_observation: Callable[[StepResult[Any]], Any]
     to_info: Callable[[StepResult[Any]], dict[str, Any]]
+    to_ends: Callable[[StepResult[Any]], tuple[bool, bool]]
     to_arguments: Callable[[Mapping[str, Any]], dict[str, Any]]
     foreign: bool = False
 
@@ -100,13 +102,26 @@ def translation_of(
 ) -> Translation:
     """The user's translation, or that of a server of ``envs/gymnasium_env``."""
     if to_action is not None and to_observation is not None:
-        return Translation(to_action, to_observation, lambda result: dict(result.metadata or {}), dict, foreign=True)
+        return Translation(
+            to_action=to_action,
+            to_observation=to_observation,
+            to_info=lambda result: dict(result.metadata or {}),
+            to_ends=lambda result: (result.terminated, result.truncated),
+            to_arguments=dict,
+            foreign=True,
+        )
     return Translation(
         to_action=lambda action: {"action": value_to_wire(told.action_space, action)},
         to_observation=lambda result: value_from_wire(told.observation_space, field(result.observation, "obs")),
         to_info=lambda result: _own(field(result.observation, "info", None) or {}),
+        to_ends=lambda result: (_flag(result, "terminated"), _flag(result, "truncated")),
         to_arguments=lambda options: {"options": dict(options)} if options else {},
     )
+
+
+def _flag(result: StepResult[Any], name: str) -> bool:
+    """As the observation says: beside ``done`` the plain dialect has no room for it."""
+    return bool(field(result.observation, name))
 
 
 def _own(value: Any) -> Any:

@@ -166,7 +166,7 @@ def _part(space: spaces.Graph, name: str, value: Any, *, copy: bool) -> Any:
     if value is None and name != "nodes":
         return None
     if name == "edge_links":
-        return _rows(np.int64, (2,), value, copy=copy)
+        return _rows(np.int32, (2,), value, copy=copy)
     child = space.node_space if name == "nodes" else space.edge_space
     if child is None:
         raise TypeError("this graph has no space of edges")
