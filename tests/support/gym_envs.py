@@ -71,10 +71,10 @@ class Mixed(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
+        return plain(self.observation_space, self.observation_space.sample()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return action, 1.0, False, False, {}
+        return plain(self.observation_space, action), 1.0, False, False, {}
 
 
 class Log:
