@@ -23,15 +23,19 @@ PYTEST_ARGS ?=
 ENVS := echo_env gymnasium_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
+# Real sockets on a machine that may stall: what fails is tried once more, and listed as RERUN, for it wants mending.
+RERUNS ?= 1
+AGAIN := --reruns $(RERUNS) --reruns-delay 1 -r R
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
 BENCH_ROUNDS ?= 8
+DIST ?= dist
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer mcp2 node-sdk trl demo test test-trl sb3 test-sb3 faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl sb3 demo dist test test-trl test-sb3 faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -49,6 +53,7 @@ help:
 	@echo "make test-sb3  train CartPole over the network with stable-baselines3, as it is"
 	@echo "make sb3     only the set-up of $(SB3), which shares the torch of $(TRL)"
 	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
+	@echo "make dist    build the wheel and the source distribution, into $(DIST)"
 	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST), $(SB3) and all caches"
 
 venv: $(STAMP)
@@ -145,9 +150,15 @@ $(SB3_STAMP): tests/sb3/requirements.txt $(TRL_STAMP)
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
+# The wheel is built from the source distribution, so what that lacks is missed here.
+dist: $(STAMP)
+	@rm -f $(DIST)/openenv-*
+	@$(BIN)/uv build --quiet --out-dir $(DIST) .
+	@ls $(DIST)/openenv-*
+
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
-	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(AGAIN) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(AGAIN) $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
 
 # TextArena brings twenty packages: its environment is tested where there are many already.
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)

@@ -159,7 +159,7 @@ class Progress(TrainerCallback):
         print(f"{step} {bar:20s}   {left:4.0f} s left{told}", flush=True)
 
 
-def draw_rewards(rewards: list[float], holes: int, out: Path) -> Any:
+def draw_rewards(rewards: list[float], title: str, out: Path) -> Any:
     """The rewards of the steps, and their course, saved as PNG."""
     steps, course, mean = range(1, len(rewards) + 1), [], None
     for reward in rewards:
@@ -173,9 +173,7 @@ def draw_rewards(rewards: list[float], holes: int, out: Path) -> Any:
         "all solved", (0, 1.0), (2, 4), xycoords=("axes fraction", "data"), textcoords="offset points", color="#5a9367"
     )
     axes.set(xlim=(0, len(rewards) + 1), ylim=(0, 1.1), xlabel="step", ylabel="share of the empty cells filled")
-    axes.set_title(
-        f"A tiny model learns 4x4 Sudoku, {holes} cells empty" if holes else "", loc="left", fontweight="bold"
-    )
+    axes.set_title(title, loc="left", fontweight="bold")
     axes.grid(axis="y", color="#e6e6e6")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower right", frameon=False)
@@ -210,7 +208,7 @@ def settings(options: argparse.Namespace) -> GRPOConfig:
         per_device_train_batch_size=options.group * min(options.games, 4),
         max_tool_calling_iterations=options.holes + 2,  # two mistakes are allowed
         max_completion_length=256 * (options.holes + 3) if options.model else 90 * (options.holes + 3),
-        learning_rate=options.learning_rate or (1e-6 if options.model else 1e-3),
+        learning_rate=options.learning_rate or (1e-6 if options.model else 5e-4),
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=2,
         temperature=1.0,
@@ -254,7 +252,8 @@ def train(options: argparse.Namespace) -> list[float]:
         trainer.remove_callback(PrinterCallback)
         print(f"Playing {args.per_device_train_batch_size} games a step.", flush=True)
         trainer.train()
-    draw_rewards(progress.rewards, options.holes, options.out)
+    who = options.model or "A tiny model"
+    draw_rewards(progress.rewards, f"{who} learns 4x4 Sudoku, {options.holes} cells empty", options.out)
     print(f"The rewards are drawn in {options.out}.", flush=True)
     return progress.rewards
 
@@ -267,11 +266,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--url", help="a server of envs/sudoku_env; one is started without it")
     parser.add_argument("--steps", type=int, default=80, help="steps of training (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the boards, the weights and the sampling (%(default)s)")
-    parser.add_argument("--games", type=int, default=4, help="different boards (%(default)s)")
+    parser.add_argument("--games", type=int, default=1, help="different boards (%(default)s)")
     parser.add_argument("--holes", type=int, default=3, help="empty cells of a board (%(default)s)")
-    parser.add_argument("--group", type=int, default=8, help="samples of each board a step (%(default)s)")
-    parser.add_argument("--lessons", type=int, default=150, help="steps that the tiny model is taught (%(default)s)")
-    parser.add_argument("--learning-rate", type=float, help="0.001 for the tiny model, else 0.000001")
+    parser.add_argument("--group", type=int, default=24, help="samples of each board a step (%(default)s)")
+    parser.add_argument("--lessons", type=int, default=250, help="steps that the tiny model is taught (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, help="0.0005 for the tiny model, else 0.000001")
     parser.add_argument("--out", type=Path, default=Path("grpo_sudoku.png"), help="the picture (%(default)s)")
     return parser.parse_args(arguments)
 

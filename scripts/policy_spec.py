@@ -20,18 +20,52 @@ from openenv.policy import link_states, protocol
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "SPEC-policy-link.md"
 
-STATES = {"t": np.array([[3.0]])}
+
+def observation(*steps: float) -> dict[str, Any]:
+    """What an env shows that counts its steps; no rows where no steps are given."""
+    text = np.array(["go"] * len(steps), dtype="U")
+    return {"images": {}, "states": {"t": np.array(steps, float).reshape(-1, 1)}, "text": text}
+
+
 BYTES: dict[str, Any] = {
     "indices": np.array([0, 2]),
+    "metadata": {
+        "message_type": "metadata",
+        "data": {
+            "protocol_version": 1,
+            "action_horizon": 2,
+            "action_dim": 1,
+            "features": ["reuse-feedback-obs"],
+        },
+    },
     "infer": {
         "message_type": "infer",
-        "data": {"images": {}, "states": STATES, "text": np.array(["go"])},
+        "data": observation(3.0),
         "env_indices": np.array([2]),
         "step_ids": np.array([0]),
     },
     "action": {
         "message_type": "action",
         "data": {"env_ids": np.array([2]), "action": np.array([[[20.0]], [[10020.0]]], np.float32)},
+    },
+    "feedback": {
+        "message_type": "feedback",
+        "data": {
+            "obs": observation(5.0),
+            "rewards": np.array([2.0], np.float32),
+            "terminated": np.array([False]),
+            "truncated": np.array([False]),
+            "info": {},
+        },
+        "env_indices": np.array([2]),
+        "step_ids": np.array([0]),
+    },
+    "reuse": {
+        "message_type": "infer",
+        "data": observation(),
+        "env_indices": np.array([2]),
+        "step_ids": np.array([1]),
+        "reuse": np.array([True]),
     },
 }
 

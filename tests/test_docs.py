@@ -27,6 +27,7 @@ PAGES = [
     ROOT / "docs" / "mcp.md",
     ROOT / "docs" / "testing.md",
     ROOT / "docs" / "providers.md",
+    ROOT / "docs" / "spaces.md",
     ROOT / "docs" / "rubrics.md",
     ROOT / "docs" / "policy-rollout.md",
     ROOT / "docs" / "policy-server.md",

@@ -12,6 +12,8 @@ from openenv._lazy import lazy_exports
 if TYPE_CHECKING:
     from openenv import cli, core
     from openenv._version import __version__
+    from openenv.auto.auto_action import AutoAction
+    from openenv.auto.auto_env import AutoEnv
     from openenv.core.client_types import ClientSession, StepResult
     from openenv.core.env_client import EnvClient
     from openenv.core.exceptions import (
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActionValidationError",
+    "AutoAction",
+    "AutoEnv",
     "CallTimeoutError",
     "CapacityError",
     "ClientSession",
@@ -105,4 +109,9 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take any name for granted
     _SUBMODULES = ("cli", "core")
     _homes = {name: "openenv.core" for name in __all__ if name not in _SUBMODULES}  # which knows where each one lives
-    __getattr__, __dir__ = lazy_exports(__name__, {**_homes, "__version__": "openenv._version"}, _SUBMODULES)
+    _homes |= {
+        "AutoAction": "openenv.auto.auto_action",
+        "AutoEnv": "openenv.auto.auto_env",
+        "__version__": "openenv._version",
+    }
+    __getattr__, __dir__ = lazy_exports(__name__, _homes, _SUBMODULES)

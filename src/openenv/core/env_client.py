@@ -14,7 +14,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
@@ -38,6 +38,7 @@ from openenv.core.session.states import State
 from openenv.core.startup import ProvidedServer, StartHandle
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport
+from openenv.core.transport.credentials import Credentials
 from openenv.core.transport.io_thread import IoThread
 from openenv.core.watching import CallWatcher, watcher_of_new_clients
 from openenv.core.wire.array_values import installed
@@ -91,9 +92,10 @@ class Dialer:
 
     address: Address | None
     server: ProvidedServer | None
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     ping: tuple[float | None, float | None]
     max_message_bytes: int | None
+    credentials: Credentials
     subprotocols: tuple[str, ...] = ()
 
     async def __call__(self) -> WebSocketTransport:
@@ -107,6 +109,31 @@ class Dialer:
         assert address is not None, "a client has an address or a provider"
         return address
 
+    def headers_for(self, address: Address) -> dict[str, str]:
+        """The headers of every request to the server, with its token."""
+        return self.credentials.headers(address, self.headers)
+
+    async def ask(self, route: str, timeout_s: float) -> dict[str, Any]:
+        """What the server answers at one of its plain HTTP routes, as ``/schema``.
+
+        Raises:
+            ConnectError: nothing usable.
+        """
+        from openenv.core.transport.probe import NotReady, get_json
+
+        address = await self.where()
+        try:
+            return await get_json(address, route, self.headers_for(address), timeout_s)
+        except NotReady as found:
+            raise found.error from found.error.__cause__
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait until the server is ready; see `wait_until_ready`."""
+        from openenv.core.transport.probe import wait_until_ready
+
+        address = await self.where()
+        await wait_until_ready(address, self.headers_for(address), timeout_s)
+
     async def dial(self, address: Address, headers: Mapping[str, str] = MappingProxyType({})) -> WebSocketTransport:
         """Dial once, with further headers.
 
@@ -115,7 +142,7 @@ class Dialer:
         """
         connector = WebSocketConnector(
             address=address,
-            headers={**self.headers, **headers},
+            headers={**self.headers_for(address), **headers},
             ping_interval_s=self.ping[0],
             ping_timeout_s=self.ping[1],
             max_message_bytes=self.max_message_bytes,
@@ -176,9 +203,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             Opening a connection then may take this long even if ``connect_timeout_s`` is shorter; a reset or step that
             has to open one is bounded by its own time as well, so call ``connect()`` first. None: do not wait.
         on_queued: called with the position in the line, 1 for its head, whenever it has changed.
+        token: for every request to the server, as ``Authorization: Bearer``; not taken along to another host. Default:
+            if the server is a Space on the Hugging Face Hub, ``HF_TOKEN``, or what ``hf auth login`` has stored. False:
+            none.
 
     Raises:
-        ValueError: no usable address and no provider, an unknown mode, or a bad number.
+        ValueError: no usable address and no provider, an unknown mode, a bad number, or what can be no token.
     """
 
     def __init__(
@@ -203,6 +233,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         on_session_lost: Callable[[SessionLostError], object] | None = None,
         wait_for_slot: float | None = None,
         on_queued: Callable[[int], object] | None = None,
+        token: str | bool | None = None,
     ) -> None:
         if base_url is None and provider is None:
             raise ValueError("EnvClient requires either base_url or provider.")
@@ -238,6 +269,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
                 seconds("websocket_ping_timeout_s", websocket_ping_timeout_s),
             ),
             None if size is None else int(size * 1_000_000),
+            Credentials(token),
             (SUBPROTOCOL,) if self._features else (),
         )
         self._begin()
@@ -342,6 +374,26 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             ConnectError: it could not be opened in ``connect_timeout_s``.
         """
         await self._call(Op.CONNECT)
+        return self
+
+    @bare
+    async def wait_ready(self, timeout: float | None = 300.0) -> Self:
+        """Wait until the server is ready: one that sleeps, that nobody listens at yet, or that has only half started.
+
+        Opens no session. What is waited for is logged, on ``openenv.client``.
+
+        Args:
+            timeout: seconds to wait; None for ever.
+
+        Returns:
+            The client.
+
+        Raises:
+            ConnectError: it was not ready in time; or it has refused (401, 403, 404), and the text says what that
+                usually means.
+        """
+        await self._server_ready()
+        await self._dialer.wait(seconds("timeout", timeout))
         return self
 
     @bare

@@ -82,7 +82,8 @@ class _McpDialer(Dialer):
 
     async def poster(self) -> HttpPoster:
         """What posts to ``/mcp``."""
-        return HttpPoster(await self.where(), "/mcp", self.headers, self.connect_timeout_s, self.max_message_bytes)
+        address = await self.where()
+        return HttpPoster(address, "/mcp", self.headers_for(address), self.connect_timeout_s, self.max_message_bytes)
 
 
 class MCPClientBase(EnvClient[Any, Observation, State]):
@@ -110,9 +111,10 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
         require_reset: refuse step, state and tool calls before the first reset.
         on_resumed: called with the session after each time that it got a socket again; must not block.
         on_session_lost: called with the error after each loss, likewise.
+        token: as for `EnvClient`.
 
     Raises:
-        ValueError: another mode, no usable address, or a bad number.
+        ValueError: another mode, no usable address, a bad number, or what can be no token.
     """
 
     def __init__(
@@ -135,6 +137,7 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
         require_reset: bool = False,
         on_resumed: Callable[[ClientSession], object] | None = None,
         on_session_lost: Callable[[SessionLostError], object] | None = None,
+        token: str | bool | None = None,
     ) -> None:
         if (mode or "production").lower() != "production":
             raise ValueError(
@@ -157,6 +160,7 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
             require_reset=require_reset,
             on_resumed=on_resumed,
             on_session_lost=on_session_lost,
+            token=token,
         )
         if tool_timeout_s is not UNSET:
             limit = (seconds("tool_timeout_s", tool_timeout_s), "tool_timeout_s")
@@ -168,6 +172,7 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
             known.headers,
             known.ping,
             known.max_message_bytes,
+            known.credentials,
             connect_timeout_s=self._connect_timeout,
         )
 

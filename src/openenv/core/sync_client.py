@@ -42,6 +42,11 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         self._wait(self._client.connect())
         return self
 
+    def wait_ready(self, timeout: float | None = 300.0) -> Self:
+        """See `EnvClient.wait_ready`."""
+        self._wait(self._client.wait_ready(timeout))
+        return self
+
     def reset(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
         """See `EnvClient.reset`."""
         if timeout_s is not UNSET:

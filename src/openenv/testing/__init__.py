@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openenv.testing.oracle import Event, Oracle
     from openenv.testing.processes import ProcessDied, ProxyProcess, ServerProcess
     from openenv.testing.proxy import FaultProxy
+    from openenv.testing.space import SpaceRequest, SpaceStub
 
 __all__ = [
     "AsyncCountingEnv",
@@ -34,6 +35,8 @@ __all__ = [
     "ProxyControls",
     "ProxyProcess",
     "ServerProcess",
+    "SpaceRequest",
+    "SpaceStub",
 ]
 
 _MODULES = {
@@ -42,6 +45,7 @@ _MODULES = {
     "oracle": ("Event", "Oracle"),
     "processes": ("ProcessDied", "ProxyProcess", "ServerProcess"),
     "proxy": ("FaultProxy",),
+    "space": ("SpaceRequest", "SpaceStub"),
 }
 
 __getattr__, __dir__ = lazy_exports(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from openenv.testing.oracle import Oracle
     from openenv.testing.processes import ServerProcess
     from openenv.testing.proxy import FaultProxy
+    from openenv.testing.space import SpaceStub
 
-__all__ = ["counting_oracle", "counting_server", "fault_proxy"]
+__all__ = ["counting_oracle", "counting_server", "fault_proxy", "space_stub"]
 
 
 @pytest.fixture
@@ -33,6 +34,20 @@ def fault_proxy() -> Iterator[Callable[[str], FaultProxy]]:
         def make(target: str) -> FaultProxy:
             parts = urlsplit(target if "://" in target else f"http://{target}")
             return proxies.enter_context(FaultProxy(parts.hostname or "127.0.0.1", parts.port or 80))
+
+        yield make
+
+
+@pytest.fixture
+def space_stub() -> Iterator[Callable[..., SpaceStub]]:
+    """Make a stand-in for a Space in front of a server: ``space = space_stub("http://127.0.0.1:8000", "hf_test")``,
+    with the arguments of `SpaceStub`. Closed after the test."""
+    from openenv.testing.space import SpaceStub
+
+    with ExitStack() as spaces:
+
+        def make(target: str, *arguments: Any, **options: Any) -> SpaceStub:
+            return spaces.enter_context(SpaceStub(target, *arguments, **options))
 
         yield make
 

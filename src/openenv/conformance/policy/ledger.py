@@ -114,6 +114,10 @@ class Ledger:
         left = [self.envs[one].length - self.envs[one].t for one in infer.envs]
         return not self.probe or min(left) <= self.horizon
 
+    def ends_first(self, infer: Infer) -> bool:
+        """Whether the next feedback will tell of the end of an episode: all envs begin a chunk, and one ends in it."""
+        return len(infer.envs) == len(self.envs) and self.ends_soon(infer)
+
     # ------------------------------------------------------------ infer
 
     def infer(self, infer: Infer) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
@@ -48,15 +49,31 @@ CLOSE_TIMEOUT_S = 0.4
 RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _STATUS_HINTS = {
-    401: "the server wants a token: a private Space needs an Authorization header",
-    403: "the server refused it: a private Space without a valid token, a foreign origin, or no /ws route here",
-    404: "there is no environment server at this path: check the address, or the Space's name and visibility",
+    401: "the server wants a token: a private Space needs one, as token=..., HF_TOKEN or `hf auth login`",
+    403: "the server refused it: a private Space for which this token is not good, a foreign origin, or no /ws route",
+    404: "no environment server at this path: a wrong address or Space name, or a private Space without a token",
     429: "too many requests: the host is limiting this client",
     500: "the server failed while it answered the handshake",
     502: "the host cannot reach the server: it may be starting, or it has crashed",
     503: "the server is not ready: a sleeping Space wakes up in a minute or two",
     504: "the host waited too long for the server: it may still be starting",
 }
+
+
+class _Dial(connect):
+    """Follows redirects, but takes no header of the caller to another host: any of them may be a secret."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        location = exc.response.headers.get("Location", "") if isinstance(exc, InvalidStatus) else ""
+        if isinstance(exc, InvalidStatus) and location.lower().startswith(("http://", "https://")):
+            del exc.response.headers["Location"]
+            exc.response.headers["Location"] = "ws" + location[4:]  # hosts do not tell a handshake from a page
+        target = super().process_redirect(exc)
+        if isinstance(target, str):
+            old, new = urlsplit(self.uri), urlsplit(target)
+            if (old.scheme, old.hostname, old.port) != (new.scheme, new.hostname, new.port):
+                self.additional_headers = None
+        return target
 
 
 class _ConnectionLog(logging.LoggerAdapter[logging.Logger]):
@@ -111,7 +128,7 @@ class WebSocketConnector:
         """
         limit = self.max_message_bytes
         try:
-            connection = await connect(
+            connection = await _Dial(
                 self.address.url,
                 subprotocols=[Subprotocol(name) for name in self.subprotocols] or None,
                 additional_headers=dict(self.headers) or None,

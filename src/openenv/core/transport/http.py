@@ -6,11 +6,12 @@ means for a session is not for this room.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import ssl
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from openenv.core.transport.base import PostError
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpAnswer", "HttpPoster", "post_without_loop"]
+__all__ = ["HttpAnswer", "HttpPoster", "first_cause", "post_without_loop", "quiet", "settings_of"]
 
 KEEPALIVE_S = 3.0
 """How long an idle connection is used again: less than servers keep it (uvicorn: 5 s), for a request on a connection
@@ -44,6 +45,18 @@ class _Quiet(logging.Filter):
 
 _quiet = _Quiet()
 _LOGGERS = ("httpx", "httpcore.connection", "httpcore.http11", "httpcore.http2", "httpcore.proxy", "httpcore.socks")
+
+
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Have the library log nothing of the requests that are made here."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_quiet)  # which adds it once
+    said = _posting.set(True)
+    try:
+        yield
+    finally:
+        _posting.reset(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +107,14 @@ class HttpPoster:
         if self._client is None:
             self._client = self._new_client()
         url = self.address.http(self.route)
-        said = _posting.set(True)
-        try:
-            async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
-                if response.status_code != 200:
-                    raise PostError(self._refused(response.status_code, len(body)))
-                return HttpAnswer(response.headers, await self._read(response))
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
-            raise PostError(self._failure(error)) from error
-        finally:
-            _posting.reset(said)
+        with quiet():
+            try:
+                async with self._client.stream("POST", url, content=body, headers=dict(headers)) as response:
+                    if response.status_code != 200:
+                        raise PostError(self._refused(response.status_code, len(body)))
+                    return HttpAnswer(response.headers, await self._read(response))
+            except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
+                raise PostError(self._failure(error)) from error
 
     async def _read(self, response: httpx.Response) -> bytes | Oversized:
         limit, size = self.max_message_bytes, 0
@@ -137,7 +148,7 @@ class HttpPoster:
         import httpx
 
         return httpx.AsyncClient(
-            **_settings(self.address, self.headers),
+            **settings_of(self.address, self.headers),
             timeout=httpx.Timeout(None, connect=self.connect_timeout_s),
             limits=httpx.Limits(keepalive_expiry=KEEPALIVE_S),
         )
@@ -157,7 +168,7 @@ class HttpPoster:
 
         unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
         wrong = isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL)
-        cause = _cause(error)
+        cause = first_cause(error)
         sent = not (unsent or wrong)
         failure: OpenEnvError
         if sent:
@@ -171,11 +182,9 @@ class HttpPoster:
         return PostFailure(failure, doubtful=sent, retryable=not wrong and (sent or may_pass(cause) or cause is error))
 
 
-def _settings(address: Address, headers: Mapping[str, str]) -> dict[str, Any]:
+def settings_of(address: Address, headers: Mapping[str, str]) -> dict[str, Any]:
     """Certificates, proxies and headers as for the WebSocket half."""
     secure = address.url.startswith("wss")
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_quiet)  # which adds it once
     return {
         "headers": {"User-Agent": user_agent(), "Content-Type": "application/json", **headers},
         "verify": ssl.create_default_context() if secure else False,
@@ -184,7 +193,7 @@ def _settings(address: Address, headers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _cause(error: BaseException) -> Exception:
+def first_cause(error: BaseException) -> Exception:
     """The error of the operating system or of TLS behind one of the library's, if there is one."""
     found = [one for one in _chain(error) if isinstance(one, OSError)]
     return found[-1] if found else Exception(str(error) or type(error).__name__)
@@ -211,9 +220,8 @@ def post_without_loop(poster: HttpPoster, body: bytes, headers: Mapping[str, str
 def _post_blocking(poster: HttpPoster, body: bytes, headers: Mapping[str, str], timeout_s: float) -> None:
     import httpx
 
-    _posting.set(True)  # for the rest of this thread, or of this process
     try:
-        with httpx.Client(**_settings(poster.address, poster.headers), timeout=timeout_s) as client:
+        with quiet(), httpx.Client(**settings_of(poster.address, poster.headers), timeout=timeout_s) as client:
             client.post(poster.address.http(poster.route), content=body, headers=dict(headers))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError):
         pass  # the server frees an idle session by itself

@@ -7,10 +7,7 @@ import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import httpx
-
 from openenv.core.env_client import EnvClient
-from openenv.core.exceptions import ConnectError
 from openenv.integrations.trl.content import rendered
 
 __all__ = ["tool_class"]
@@ -57,22 +54,11 @@ def _from_mcp(client: Any) -> list[Spec]:
 
 
 def _from_schema(client: EnvClient[Any, Any, Any]) -> list[Spec]:
-    url = f"{_http_url(client)}/schema"
-    try:
-        answer = httpx.get(url, timeout=_TIMEOUT_S, headers=dict(client._dialer.headers), trust_env=False)
-        answer.raise_for_status()
-    except httpx.HTTPStatusError as error:
-        raise ConnectError(f"GET {url} was refused: {error}", url=url, status=error.response.status_code) from error
-    except httpx.HTTPError as error:
-        raise ConnectError(f"The schema of the action could not be read from {url}: {error}", url=url) from error
-    action = answer.json().get("action") or {}
+    answer = client._blocking(lambda: client._dialer.ask("/schema", _TIMEOUT_S))
+    action = answer.get("action") or {}
     fields = {name: of for name, of in (action.get("properties") or {}).items() if name != "metadata"}
     schema = {**action, "properties": fields}
     return [{"name": "act", "description": action.get("description") or "Act in the environment.", "schema": schema}]
-
-
-def _http_url(client: EnvClient[Any, Any, Any]) -> str:
-    return (client.base_url or "").rstrip("/").replace("ws://", "http://", 1).replace("wss://", "https://", 1)
 
 
 def _act(self: Any, name: str, arguments: dict[str, Any]) -> Any:

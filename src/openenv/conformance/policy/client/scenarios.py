@@ -20,6 +20,7 @@ __all__ = ["SCENARIOS", "Scenario"]
 _BASIC_EARLY_S = 0.3
 _PADDING = 2 * 1024 * 1024
 _ROUNDS = 4
+_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +140,14 @@ async def _order(stage: Stage) -> None:
 
 
 async def _in_mid_chunk(stage: Stage, link: Link, end: End) -> None:
-    """End it behind actions, one of which ends an episode."""
-    while True:
-        infer = await link.infer()
-        if stage.ledger.ends_soon(infer):
+    """End it behind actions; best where the feedback that is lost is of an episode that has ended."""
+    infer = await link.infer()
+    for tries in range(_TRIES):
+        if stage.ledger.ends_first(infer) or (tries > 1 and stage.ledger.ends_soon(infer)):
             break
         await link.act(infer)
         await link.feedback()
+        infer = await link.infer()
     await link.act_and_end(infer, end)
 
 
@@ -181,7 +183,6 @@ async def _resync(stage: Stage) -> None:
     """resyncs: in mid-chunk, in place of an action, and after feedback"""
     link = await stage.connect()
     for count in range(stage.settings.resyncs):
-        await link.exchange(1)
         await _POINTS[count % len(_POINTS)](stage, link, RESYNC)
         stage.judge.main = "7.6f"
         link = await _goes_on(stage, "a resync")
@@ -192,7 +193,6 @@ async def _resync(stage: Stage) -> None:
 async def _closes(stage: Stage) -> None:
     """other ends: a feedback timeout, a plain 1000, a cut, and 1011, which a client may give up on"""
     link = await stage.connect()
-    await link.exchange(1)
     for clause, what, end in (
         ("7.3a", "1001 'Feedback timeout'", (1001, "Feedback timeout")),
         ("7.6f", "close 1000", (1000, "")),
