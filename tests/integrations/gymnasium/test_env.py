@@ -170,6 +170,43 @@ def test_an_environment_that_draws_nothing_says_so(served: Serving) -> None:
         GymnasiumEnv(url, render_mode="rgb_array")
 
 
+def test_another_environment_of_the_server_may_be_chosen(served: Serving) -> None:
+    url = served("CartPole-v1")
+    env = GymnasiumEnv(url, "FrozenLake-v1", env_kwargs={"is_slippery": False}, render_mode="ansi")
+    local = gymnasium.make("FrozenLake-v1", is_slippery=False, render_mode="ansi")
+    assert env.observation_space == local.observation_space
+    assert (env.spec and env.spec.id, env.render_mode) == ("FrozenLake-v1", "ansi")
+    check_env(env, skip_close_check=True)
+    local.action_space.seed(2)
+    assert data_equivalence(env.reset(seed=2), local.reset(seed=2), exact=True)
+    for _ in range(30):
+        action = local.action_space.sample()
+        got, wanted = env.step(action), local.step(action)
+        assert data_equivalence(got, (int(wanted[0]), *wanted[1:]), exact=True)
+        assert env.render() == local.render()
+        if got[2]:
+            assert data_equivalence(env.reset(), local.reset(), exact=True)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"env_id": "NoSuchThing-v0"}, "NoSuchThing"),
+        ({"env_id": "antigravity:CartPole-v1"}, "names a module"),
+        ({"env_id": "FrozenLake-v1", "env_kwargs": {"depth": 3}}, "depth"),
+    ],
+)
+def test_what_the_server_cannot_make(served: Serving, arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidActionError, match=text):
+        GymnasiumEnv(served("CartPole-v1"), **arguments)
+
+
+def test_a_server_of_one_environment_plays_no_other(logged: LiveServer) -> None:
+    with pytest.raises(InvalidActionError, match="no other"):
+        GymnasiumEnv(logged, "CartPole-v1")
+
+
 def test_any_client_class_will_do(served: Serving) -> None:
     url = served("CartPole-v1")
     client = GymnasiumEnvClient(base_url=url)
@@ -284,6 +321,17 @@ def test_an_environment_of_another_kind_needs_spaces_and_two_functions() -> None
         ({"to_action": lambda action: action}, "go together"),
         ({"to_action": lambda action: action, "to_observation": lambda result: result}, "need observation_space"),
         ({"on_session_lost": "mask"}, "truncate"),
+        ({"env_kwargs": {"is_slippery": False}}, "give env_id too"),
+        (
+            {
+                "env_id": "CartPole-v1",
+                "observation_space": spaces.Discrete(2),
+                "action_space": spaces.Discrete(2),
+                "to_action": lambda action: action,
+                "to_observation": lambda result: result,
+            },
+            "no to_action",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together(arguments: dict[str, Any], text: str) -> None:

@@ -45,12 +45,12 @@ Make = Callable[..., VectorEnv]
 
 @pytest.fixture
 def make(logged: LiveServer, proxy: FaultProxy) -> Iterator[Make]:
-    """A vector environment whose sub-environment 1 goes through the proxy."""
+    """A vector environment whose sub-environment 1 goes through the proxy, with a client of these arguments."""
     made: list[VectorEnv] = []
 
     def vector(resume: bool = False, client: dict[str, Any] | None = None, **kwargs: Any) -> VectorEnv:
-        urls = [logged, proxy.url, logged]
-        clients = [GenericEnvClient(base_url=url, resume=resume, **(client or {})) for url in urls]
+        clients = [GenericEnvClient(base_url=logged, resume=resume) for _ in range(N)]
+        clients[1] = GenericEnvClient(base_url=proxy.url, resume=resume, **(client or {}))
         made.append(VectorEnv(clients, N, **kwargs))
         return made[-1]
 
@@ -107,7 +107,12 @@ def test_without_resume_its_episode_is_truncated_and_the_others_go_on(
     assert seen.tolist() == [[numbers[0], 2], [numbers[1], 1], [numbers[2], 2]]  # its last one, again
     assert rewards.tolist() == [1, 0, 1]
     assert not terminations.any()
-    assert truncations.tolist() == infos["session_lost"].tolist() == infos["_session_lost"].tolist() == [False, True, False]
+    assert (
+        truncations.tolist()
+        == infos["session_lost"].tolist()
+        == infos["_session_lost"].tolist()
+        == [False, True, False]
+    )
     assert infos["session_lost_reason"][1] == "connection"
     assert infos["session_lost_outcome"][1] in ({"idle": "not_applied"}.get(when, "unknown"), "unknown")
     assert "sub-environment 1: its episode is truncated [connection]" in caplog.text
@@ -178,7 +183,7 @@ def test_a_loss_between_episodes_is_none(make: Make, proxy: FaultProxy, log: Log
 
 
 def test_a_server_that_is_gone_is_no_truncation(make: Make, proxy: FaultProxy) -> None:
-    envs = make(client={"connect_timeout_s": 0.3})
+    envs = make(client={"reset_timeout_s": 5})  # how long the reset below tries
     envs.reset()
     proxy.refuse()
     proxy.cut()
@@ -186,6 +191,8 @@ def test_a_server_that_is_gone_is_no_truncation(make: Make, proxy: FaultProxy) -
     with pytest.raises(ConnectError) as caught:
         envs.step(GO)
     assert caught.value.__notes__ == ["This was sub-environment 1."]
+    with pytest.raises(ResetNeeded):
+        envs.step(GO)
     proxy.heal()
     assert envs.reset()[0][:, 1].tolist() == [0, 0, 0]
 
@@ -207,6 +214,18 @@ def test_who_wants_the_error_gets_it(make: Make, proxy: FaultProxy, vector: bool
     env.close()
 
 
+def test_a_new_session_plays_the_chosen_environment_and_not_the_servers() -> None:
+    with serve(create_gymnasium_app("CartPole-v1")) as url, FaultProxy("127.0.0.1", url.port) as proxy:
+        env = GymnasiumEnv(GenericEnvClient(base_url=proxy.url, resume=False), "FrozenLake-v1")
+        first = env.reset(seed=3)
+        proxy.cut()
+        assert env.step(0)[4]["session_lost"]
+        assert env.reset(seed=3) == first
+        assert env.step(1)[0] in env.observation_space
+        assert env.session.number == 2
+        env.close()
+
+
 def test_one_environment_ends_its_episode_once_and_waits_for_a_reset(proxy: FaultProxy, log: Log) -> None:
     env = GymnasiumEnv(GenericEnvClient(base_url=proxy.url, resume=False))
     seen, _ = env.reset()
@@ -225,7 +244,7 @@ def test_one_environment_ends_its_episode_once_and_waits_for_a_reset(proxy: Faul
 
 
 def test_a_reset_that_is_not_answered_is_an_error(proxy: FaultProxy) -> None:
-    env = GymnasiumEnv(GenericEnvClient(base_url=proxy.url, reset_timeout_s=0.2))
+    env = GymnasiumEnv(GenericEnvClient(base_url=proxy.url, reset_timeout_s=5))
     env.reset()
     proxy.hold("reply")
     with pytest.raises(CallTimeoutError):

@@ -165,6 +165,8 @@ def test_all_sessions_step_at_the_same_time_and_the_caller_meanwhile_computes(en
 def test_a_reset_drops_a_step_that_nobody_waited_for(envs: VectorEnv, log: Log) -> None:
     envs.reset()
     envs.step_async(np.zeros(N, int))
+    with pytest.raises(AlreadyPendingCallError):  # of those that it leaves out the results are wanted
+        envs.reset(options={"reset_mask": np.array([False, True, False])})
     assert envs.reset()[0][:, 1].tolist() == [0, 0, 0]
     assert envs.step(np.zeros(N, int))[0][:, 1].tolist() == [1, 1, 1]
     assert len(log.of("step")) == 2 * N
@@ -176,9 +178,31 @@ def test_an_environment_that_raises_is_told_after_all_have_answered(envs: Vector
         envs.step(np.array([0, 3, 0]))
     assert caught.value.__notes__ == ["This was sub-environment 1."]
     assert len(log.of("step")) == N
+    with pytest.raises(ResetNeeded, match=r"\[0, 1, 2\]"):  # what 0 and 2 answered is gone
+        envs.step(np.zeros(N, int))
+    with pytest.raises(ResetNeeded, match=r"\[0, 2\]"):
+        envs.reset(options={"reset_mask": np.array([False, True, False])})
+    assert envs.reset()[0][:, 1].tolist() == [0, 0, 0]
     with pytest.raises(ValueError, match="2 actions"):
         envs.step(np.zeros(2, int))
-    assert envs.reset()[0][:, 1].tolist() == [0, 0, 0]
+
+
+def test_sessions_may_play_another_environment_than_the_servers(served: Serving) -> None:
+    name = "FrozenLake-v1"
+    make = partial(gymnasium.make, name, is_slippery=False)
+    theirs = SyncVectorEnv([make] * N)
+    ours = VectorEnv(served("CartPole-v1"), N, name, env_kwargs={"is_slippery": False})
+    assert ours.single_observation_space == theirs.single_observation_space
+    theirs.action_space.seed(6)
+    assert exactly(ours.reset(seed=1), theirs.reset(seed=1))
+    ends = 0
+    for _ in range(60):
+        actions = theirs.action_space.sample()
+        got = ours.step(actions)
+        assert exactly(got, theirs.step(actions))
+        ends += int(got[2].sum())
+    assert ends
+    ours.close()
 
 
 def test_what_is_inside_the_environments_stays_there(envs: VectorEnv) -> None:

@@ -2,8 +2,9 @@
 
 Environment variables: ``GYM_ENV_ID`` (the registered name, ``CartPole-v1`` by default; ``module:Name-v0`` imports the
 module first), ``GYM_KWARGS`` (what ``gymnasium.make`` is given, a JSON object, as ``{"render_mode": "rgb_array"}``),
-``MAX_CONCURRENT_ENVS`` (sessions at once, default 64), ``HOST`` and ``PORT`` (where ``main()`` listens unless
-``--host`` and ``--port`` say it; 127.0.0.1 and 8000 by default).
+``GYM_FIXED`` (1: clients may not choose another registered environment at ``reset()``), ``MAX_CONCURRENT_ENVS``
+(sessions at once, default 64), ``HOST`` and ``PORT`` (where ``main()`` listens unless ``--host`` and ``--port`` say it;
+127.0.0.1 and 8000 by default).
 
 A program that makes its environment itself calls `create_gymnasium_app`.
 """
@@ -31,10 +32,11 @@ __all__ = ["app", "create_gymnasium_app", "main"]
 def create_gymnasium_app(
     make: str | Callable[[], gymnasium.Env[Any, Any]], max_concurrent_envs: int = 64, **kwargs: Any
 ) -> FastAPI:
-    """An application that serves one kind of Gymnasium environment. One is made at once, to read its spaces.
+    """An application that serves Gymnasium environments. One is made at once, to read its spaces.
 
     Args:
-        make: a registered name, or a callable that makes an environment.
+        make: a registered name, which clients play unless they choose another one at ``reset()``; or a callable that
+            makes an environment, and then they play that and no other.
         max_concurrent_envs: sessions at once.
         **kwargs: given to ``gymnasium.make`` with a name.
 
@@ -42,6 +44,7 @@ def create_gymnasium_app(
         TypeError: ``kwargs`` without a name, or a space that has no schema.
         gymnasium.error.Error: there is no such environment.
     """
+    others = isinstance(make, str)
     if isinstance(make, str):
         make = functools.partial(gymnasium.make, make, **kwargs)
     elif kwargs:
@@ -52,7 +55,7 @@ def create_gymnasium_app(
     finally:
         first.close()
     return create_app(
-        functools.partial(GymnasiumEnvironment, make),
+        functools.partial(GymnasiumEnvironment, make, others),
         action_cls,
         observation_cls,
         env_name="gymnasium_env",
@@ -71,7 +74,9 @@ def _from_environ(environ: Mapping[str, str]) -> FastAPI:
         raise ValueError(f"GYM_KWARGS must be a JSON object, not {text}")
     at_once = int(environ.get("MAX_CONCURRENT_ENVS") or "64")
     name = environ.get("GYM_ENV_ID") or "CartPole-v1"
-    return create_gymnasium_app(functools.partial(gymnasium.make, name, **kwargs), at_once)
+    if environ.get("GYM_FIXED", "0") in ("1", "true"):
+        return create_gymnasium_app(functools.partial(gymnasium.make, name, **kwargs), at_once)
+    return create_gymnasium_app(name, at_once, **kwargs)
 
 
 app = _from_environ(os.environ)

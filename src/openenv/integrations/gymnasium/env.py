@@ -39,17 +39,21 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
 
     Args:
         client: base URL, a client of any class (closed with this environment), or a callable that makes one.
+        env_id: which registered environment of the server; None for the one that it serves by itself.
+        env_kwargs: what the server makes that one with, as ``{"is_slippery": False}``.
         observation_space: of the observations; read from the server if it is not given.
         action_space: likewise.
         to_action: makes of an action what the client's ``step()`` takes.
         to_observation: makes an observation of the client's `StepResult`.
-        render_mode: the mode in which the server's environment draws, which is the default; another is refused.
+        render_mode: the mode in which the environment draws. With ``env_id`` it is made so; else it is that of the
+            server's, which is the default, and another is refused.
         reset_options: options of every ``reset()``; those of a call come on top. With ``to_action`` they are the
             arguments of the client's ``reset()``, else the options of the environment's.
         on_session_lost: ``truncate`` ends the episode as told above; ``raise`` lets `SessionLostError` through.
 
     Raises:
         ValueError: arguments that do not go together, or a server that does not tell its spaces.
+        InvalidActionError: the server has no such environment, or lets nobody choose.
         ConnectError: the server could not be asked for its spaces.
     """
 
@@ -58,7 +62,9 @@ class GymnasiumEnv(gymnasium.Env[Any, Any]):
     def __init__(
         self,
         client: Source,
+        env_id: str | None = None,
         *,
+        env_kwargs: Mapping[str, Any] | None = None,
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
         to_action: Callable[[Any], Any] | None = None,

@@ -81,14 +81,20 @@ def open_clients(source: Source | Sequence[Source], count: int) -> list[Client]:
     return [as_client(source) for _ in range(count)]  # type: ignore[arg-type]
 
 
-def ask(client: Client) -> Told:
+def ask(client: Client, choice: Mapping[str, Any]) -> Told:
     """Read what a server tells of its environment.
+
+    Args:
+        client: of a session in which no episode goes on.
+        choice: arguments of ``reset()`` that choose another environment than the server's own; may be empty.
 
     Raises:
         ValueError: it tells no spaces.
-        OpenEnvError: it could not be asked.
+        OpenEnvError: it could not be asked, or has no such environment.
     """
-    client._machine._warned_no_reset = True  # the spaces are there before any episode
+    if choice:
+        client.sync().reset(**choice)
+    client._machine.expect_no_reset()  # the server's own has its spaces before any episode
     return Told.read(client.sync().state())
 
 

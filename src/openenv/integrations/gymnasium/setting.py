@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,8 @@ SINGLE = "openenv.integrations.gymnasium.env:GymnasiumEnv"
 def make_setting(
     client: Client,
     *,
+    env_id: str | None,
+    env_kwargs: Mapping[str, Any] | None,
     observation_space: Space | None,
     action_space: Space | None,
     to_action: Callable[[Any], Any] | None,
@@ -41,23 +44,34 @@ def make_setting(
         raise ValueError("to_action and to_observation go together: give both or neither")
     if to_action is not None and (observation_space is None or action_space is None):
         raise ValueError("to_action and to_observation need observation_space and action_space beside them")
+    if env_kwargs and env_id is None:
+        raise ValueError("env_kwargs are for an environment of your choice: give env_id too")
+    if env_id is not None and to_action is not None:
+        raise ValueError("env_id is for servers of envs/gymnasium_env, which need no to_action and to_observation")
+    choice = _choice(env_id, env_kwargs, render_mode)
     if observation_space is not None and action_space is not None:
-        told = Told(observation_space, action_space, render_mode=None if to_action else render_mode)
+        told = Told(observation_space, action_space, env_id=env_id, render_mode=None if to_action else render_mode)
     else:
-        read = ask(client)
-        told = Told(
-            observation_space or read.observation_space,
-            action_space or read.action_space,
-            env_id=read.env_id,
-            render_mode=read.render_mode,
-            render_fps=read.render_fps,
-            reward_threshold=read.reward_threshold,
+        read = ask(client, choice)
+        told = replace(
+            read,
+            observation_space=observation_space or read.observation_space,
+            action_space=action_space or read.action_space,
         )
     if render_mode is not None and render_mode != told.render_mode:
         raise ValueError(
             f"the environment of this server draws with render_mode={told.render_mode!r}, not {render_mode!r}"
         )
-    return Setting(told, translation_of(told, to_action, to_observation), on_session_lost, dict(reset_options or {}))
+    translation = translation_of(told, choice, to_action, to_observation)
+    return Setting(told, translation, on_session_lost, dict(reset_options or {}))
+
+
+def _choice(env_id: str | None, env_kwargs: Mapping[str, Any] | None, render_mode: str | None) -> dict[str, Any]:
+    """The arguments of the server's ``reset()`` that choose an environment."""
+    if env_id is None:
+        return {}
+    drawing = {} if render_mode is None else {"render_mode": render_mode}
+    return {"env_id": env_id, "env_kwargs": {**(env_kwargs or {}), **drawing}}
 
 
 def metadata_of(told: Told) -> dict[str, Any]:

@@ -97,10 +97,11 @@ class Translation:
 
 def translation_of(
     told: Told,
+    choice: Mapping[str, Any],
     to_action: Callable[[Any], Any] | None,
     to_observation: Callable[[StepResult[Any]], Any] | None,
 ) -> Translation:
-    """The user's translation, or that of a server of ``envs/gymnasium_env``."""
+    """The user's translation, or that of a server of ``envs/gymnasium_env``, with its choice at every reset."""
     if to_action is not None and to_observation is not None:
         return Translation(
             to_action=to_action,
@@ -115,7 +116,7 @@ def translation_of(
         to_observation=lambda result: value_from_wire(told.observation_space, field(result.observation, "obs")),
         to_info=lambda result: _own(field(result.observation, "info", None) or {}),
         to_ends=lambda result: (_flag(result, "terminated"), _flag(result, "truncated")),
-        to_arguments=lambda options: {"options": dict(options)} if options else {},
+        to_arguments=lambda options: {**choice, "options": dict(options)} if options else dict(choice),
     )
 
 

@@ -40,6 +40,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         client: base URL or callable that makes a client, for ``num_envs`` clients; one client, which gets further
             sessions of its server; or a list of ``num_envs`` clients. All are closed with this environment.
         num_envs: number of sub-environments.
+        env_id: see `GymnasiumEnv`.
+        env_kwargs: likewise.
         autoreset_mode: what happens after the end of an episode: a reset instead of the next step (``NextStep``), in
             the same step (``SameStep``), or nothing before ``reset(options={"reset_mask": ...})`` (``Disabled``). It
             is declared in ``metadata["autoreset_mode"]``.
@@ -53,6 +55,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     Raises:
         ValueError: arguments that do not go together, or a server that does not tell its spaces.
+        InvalidActionError: the server has no such environment, or lets nobody choose.
         ConnectError: the server could not be asked for its spaces.
     """
 
@@ -60,7 +63,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self,
         client: Source | Sequence[Source],
         num_envs: int,
+        env_id: str | None = None,
         *,
+        env_kwargs: Mapping[str, Any] | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         observation_space: gymnasium.Space[Any] | None = None,
         action_space: gymnasium.Space[Any] | None = None,
@@ -104,7 +109,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all sub-environments, or in those of a mask.
 
-        A step that is pending is waited for first, and its results are dropped.
+        A step that is pending is waited for first, and its results are dropped; with a mask it is refused.
 
         Args:
             seed: of the first sub-environment, the others get the following ones; or one for each.
@@ -115,10 +120,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             Observations and infos.
 
         Raises:
-            ResetNeeded: a sub-environment that the mask leaves out has had no reset yet.
-            OpenEnvError: as the client's ``reset()``, after all have answered.
+            ResetNeeded: a sub-environment that the mask leaves out has no episode.
+            OpenEnvError: as the client's ``reset()``, after all have answered; all then need a reset.
         """
-        self._drop_pending()
+        if (options or {}).get("reset_mask") is None:
+            self._drop_pending()
         self.reset_async(seed, options)
         return self.reset_wait()
 
@@ -136,7 +142,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask = self._mask(told.pop("reset_mask", None))
         unseen = [i for i in range(self.num_envs) if not mask[i] and self._observations[i] is None]
         if unseen:
-            raise ResetNeeded(f"Sub-environments {unseen} have had no reset yet, and the mask leaves them out.")
+            raise ResetNeeded(f"Sub-environments {unseen} have no episode, and the mask leaves them out.")
         super().reset(seed=seed if isinstance(seed, int) else None)
 
         def work(index: int) -> Work:
@@ -194,7 +200,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         Raises:
             ResetNeeded: a sub-environment has no episode: no reset yet, or ended with autoreset disabled.
             ValueError: an action does not fit its space.
-            OpenEnvError: as the client's ``step()``, after all have answered.
+            OpenEnvError: as the client's ``step()``, after all have answered. What the others answered is then gone,
+                so all need a reset.
         """
         self.step_async(actions)
         return self.step_wait()
@@ -324,6 +331,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         except Exception as error:
             if not (isinstance(error, TimeoutError) and self._pending[1].running):
                 self._pending = None
+                if what != "render":
+                    self._observations = [None] * self.num_envs  # some are a step on, and nobody saw it
             raise
         self._pending = None
         return results
