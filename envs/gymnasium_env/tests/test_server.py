@@ -20,7 +20,7 @@ import uvicorn
 from gymnasium_env import GymnasiumAction, GymnasiumEnvClient
 from gymnasium_env.server import app as module
 from gymnasium_env.server.app import _from_environ, app, create_gymnasium_app, main
-from openenv.core.exceptions import InvalidActionError
+from openenv.core.exceptions import InvalidActionError, SessionLostError
 from openenv.gymnasium import space_from_schema
 
 
@@ -92,10 +92,13 @@ def test_what_is_not_allowed_leaves_the_episode_going(url: str) -> None:
         env.reset()
         with pytest.raises(InvalidActionError, match="no action of Discrete"):
             env.step(GymnasiumAction(action=2))
-        with pytest.raises(InvalidActionError, match="NoSuch"):
-            env.reset(env_id="NoSuch-v0")
         env.step(GymnasiumAction(action=1))
         assert env.state().step_count == 1
+        with pytest.raises(InvalidActionError, match="NoSuch"):
+            env.reset(env_id="NoSuch-v0")
+        with pytest.raises(SessionLostError, match="reset_failed"):  # the caller meant another episode
+            env.step(GymnasiumAction(action=1))
+        assert env.reset().observation.obs.shape == (4,)
 
 
 def served_by(environ: dict[str, str], **reset: Any) -> Any:
