@@ -32,10 +32,12 @@ PAGES = [
     ROOT / "docs" / "policy-rollout.md",
     ROOT / "docs" / "policy-server.md",
     ROOT / "docs" / "trl.md",
+    ROOT / "docs" / "gymnasium.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
     "sudoku": "sudoku_env.server.app:app",
+    "gymnasium": "gymnasium_env.server.app:app",
     "guess": "guess_env:app",
     "search": "search_env:app",
     "counting": "openenv.testing.counting:app",
