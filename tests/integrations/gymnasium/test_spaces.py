@@ -86,6 +86,9 @@ class Odd(spaces.Space[Any]):
     def __init__(self) -> None:
         super().__init__((), np.int8)
 
+    def __repr__(self) -> str:
+        return "Odd()"  # part of a test's name, which all processes of a run must agree on
+
 
 def test_another_space_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match=r"Odd.*made of Box, Discrete"):
