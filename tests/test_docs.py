@@ -35,6 +35,7 @@ PAGES = [
 ADDRESS = "http://localhost:8000"
 SERVERS = {
     "sudoku": "sudoku_env.server.app:app",
+    "gymnasium": "gymnasium_env.server.app:app",
     "guess": "guess_env:app",
     "search": "search_env:app",
     "echo": "echo_env.server.app:app",
