@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from queue import Queue
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 
 from openenv.core.exceptions import CapacityError, SessionLostError
@@ -212,6 +214,29 @@ def test_it_serves_a_package_from_anywhere_and_an_application_by_name(package: P
     ):
         with served(target, cwd=cwd) as server, server.client().sync() as client:
             assert version(client) == "1"
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no address ::1")
+def test_it_serves_an_application_that_is_not_ours_and_on_another_address(tmp_path: Path) -> None:
+    code = """
+    async def app(scope, receive, send):
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"moo"})
+    """
+    (tmp_path / "cow.py").write_text(textwrap.dedent(code))
+    with served("cow:app", "--host", "::1", cwd=tmp_path) as server:
+        assert server.url.startswith("http://[::1]:")
+        assert httpx.get(server.url, trust_env=False).text == "moo"
+        assert server.end(signal.SIGTERM)[0] == 0
 
 
 @pytest.mark.parametrize(("option", "web"), [("--web", "true"), ("--no-web", "false"), ("--quiet", None)])

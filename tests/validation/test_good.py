@@ -20,7 +20,7 @@ def assert_clean(report: Report) -> None:
     assert report.count(Verdict.PASS) >= 13
 
 
-@pytest.mark.parametrize("name", ["echo_env", "sudoku_env"])
+@pytest.mark.parametrize("name", ["echo_env", "gymnasium_env", "sudoku_env"])
 def test_the_projects_own_environments_are_clean(name: str) -> None:
     assert_clean(validate_package(ROOT / "envs" / name))
 

@@ -189,6 +189,7 @@ def test_what_never_returns_is_found_and_hangs_nothing(where: str, tmp_path: Pat
     ("code", "words"),
     [
         ("import threading\nthreading.Event().wait()\n", "its import does not end"),
+        ("import no_dice\n", "No module named 'no_dice'"),
         ("raise LookupError('no dice')\n", "cannot be imported: LookupError: no dice"),
         ("import os\nos._exit(3)\n", "ended with code 3"),
         ("x = 1\n", "has no app"),
@@ -201,6 +202,7 @@ def test_an_application_that_does_not_start_is_told(code: str, words: str, tmp_p
     report = validate_package(package(tmp_path, code), Options(start_s=wait))
     assert broken(report) == {"starts": Verdict.FAIL}
     assert words in report.of("starts")[0].text
+    assert ("pip install -e" in report.of("starts")[0].move) is ("no_dice" in code)
 
 
 def test_nothing_runs_past_the_time_for_the_whole(tmp_path: Path) -> None:

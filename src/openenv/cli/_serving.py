@@ -85,7 +85,7 @@ class Serving:
                 self._display(server, url, stack)
             self._log()
             signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when all is done
-            config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", **_settings(server))
+            config = uvicorn.Config(app, log_config=None, access_log=False, **_settings(server))
             try:
                 _Announced(config, lambda: _announce(url)).run(sockets=sockets)
             except KeyboardInterrupt:
@@ -124,6 +124,7 @@ def _settings(server: Any) -> dict[str, Any]:
         "timeout_graceful_shutdown": STOP_S,
     }
     if isinstance(server, HTTPEnvServer):
+        settings["lifespan"] = "on"  # its drain must not be given up in silence
         settings["ws_max_size"] = server.v1.options.max_message_bytes
         settings["timeout_graceful_shutdown"] = int(server.sessions.drain_grace_s + STOP_S)
     return settings

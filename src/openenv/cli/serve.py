@@ -28,7 +28,7 @@ def serve(
     env_path: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PATH | MODULE:APP]",
+            metavar="PATH | MODULE:APP",
             help="A folder with openenv.yaml (the present one by default), or an application.",
         ),
     ] = None,

@@ -33,7 +33,7 @@ class Level(StrEnum):
 def validate(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[PATH | URL]", help="The package's folder (the present one by default), or a server."),
+        typer.Argument(metavar="PATH | URL", help="The package's folder (the present one by default), or a server."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="The server, instead of the argument.")] = None,
     level: Annotated[Level, typer.Option(help="static: only the files; the other two: run it, too.")] = Level.SEMANTIC,

@@ -50,7 +50,9 @@ def validate_package(target: str | Path = ".", options: Options | None = None, *
         with again() as server:
             check_running(server, report, options, again)
     except (DidNotStart, NotValidated) as error:
-        report.add("starts", Verdict.FAIL, str(error), "openenv serve shows the whole error")
+        missing = "ModuleNotFoundError" in str(error)
+        move = f"pip install -e {target} installs what it needs" if missing else "openenv serve shows the whole error"
+        report.add("starts", Verdict.FAIL, str(error), move)
         report.skipped("it does not start", *EPISODE_RULES)
     return report
 
