@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -19,10 +19,14 @@ from typing import Any
 import httpx
 import pytest
 
+from openenv.cli._serving import prompt_protocol
+from openenv.core.env_server.http_server import create_app
 from openenv.core.exceptions import CapacityError, SessionLostError
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.sync_client import SyncEnvClient
 from openenv.testing import FaultProxy
+from support.envs import CountAction, CountObservation, fresh_env
+from support.live import serve
 
 ROOT = Path(__file__).parents[2]
 SERVE = [sys.executable, "-m", "openenv.cli", "serve"]
@@ -295,24 +299,18 @@ def test_on_a_terminal_the_sessions_are_a_table(package: Path) -> None:
         assert title in shown
 
 
-def test_a_connection_that_says_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import uvicorn
-
-    from openenv.cli._serving import prompt_protocol
-    from openenv.core.env_server.http_server import create_app
-    from support.envs import CountAction, CountObservation, fresh_env
-    from support.live import serve
-
+def test_a_connection_that_says_nothing_is_closed_and_a_session_is_not() -> None:
     app = create_app(fresh_env(), CountAction, CountObservation)
-    with serve(app, http=prompt_protocol(0.3)) as url, GenericEnvClient(url).sync() as client:
+    with serve(app, http=prompt_protocol(5)) as url, GenericEnvClient(url).sync() as client, ExitStack() as stack:
         client.reset()
-        for said in (b"", b"GET /ws HTTP/1.1\r\nHost: localhost\r\n"):
-            with socket.create_connection(("127.0.0.1", url.port), timeout=60) as silent:
-                silent.sendall(said)
-                assert silent.recv(1) == b""
-        client.step({"op": "inc"})  # a socket that has shaken hands is none of its business
-        assert client.async_client.session.number == 1
-    assert uvicorn.Config(app, http=prompt_protocol(1)).http is not None
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", url.port), timeout=60)) for _ in range(2)]
+        silent[1].sendall(b"GET /ws HTTP/1.1\r\nHost: localhost\r\n")  # and not a word more
+        for one in silent:
+            assert one.recv(1) == b""
+        client.step({"op": "inc"})  # its socket is older than these
+        session = client.async_client.session
+        assert session is not None
+        assert (session.number, session.resumes) == (1, 0)
 
 
 # ---------------------------------------------------------------- refusals

@@ -185,6 +185,6 @@ def _check_close(look: Look) -> None:
 
 def _check_blocked(look: Look) -> None:
     blocked = [note["text"] for note in look.server.notes() if note["event"] == "blocked"]
-    if blocked:
+    if len(blocked) > 1:  # one that does so does it in every episode; a machine that stalls does not
         move = "await what takes long; or override reset and step, which have a thread of their own"
         look.fail("thread", blocked[0], move)
