@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 from openenv.core.wire.arrays import encode
+from openenv.policy import observation_cache
+from openenv.policy.env_states import EnvStates
+from openenv.policy.messages import Feedback
+from openenv.policy.observation import Observation
 from openenv.policy.server import PolicyServer
 from support.policy_link import (
     HORIZON,
@@ -501,3 +505,20 @@ async def test_any_mixture_of_good_and_bad_clients(policy: EchoPolicy) -> None:
         assert server.metrics.largest_batch > 1
     for learned in policy.learned:
         assert learned.observations.states["t"].tolist() == learned.next_observations.states["t"].tolist()
+
+
+@pytest.mark.parametrize("reuses", [False, True])
+def test_rows_are_copied_only_for_a_client_that_may_reuse_them(reuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(observation_cache, "copy_row", lambda obs, row: copied.append(row))
+    told = Feedback(
+        Observation.parse(observation(1, 2), 2, "obs"),
+        np.array([0, 1]),
+        np.array([0, 0]),
+        np.zeros(2),
+        np.zeros(2, bool),
+        np.zeros(2, bool),
+        {},
+    )
+    assert EnvStates(7, reuses=reuses).fed(told, {0, 1}) is None
+    assert copied == ([0, 1] if reuses else [])
