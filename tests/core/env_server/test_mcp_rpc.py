@@ -482,3 +482,11 @@ def test_the_operator_can_switch_simulation_off_on_the_socket(mode: str) -> None
                 client.open()
                 reply = client.call("reset", 1)
                 assert (reply["data"]["code"], reply["data"]["applied"]) == ("UNKNOWN_TYPE", False)
+
+
+def test_only_a_call_that_never_began_is_told_as_not_applied(tools: ToolServer) -> None:
+    session = tools.create()
+    assert tools.call("inc", session, by="x")["error"]["data"]["outcome"] == "not_applied"
+    assert tools.call("inc_async", session, other=1)["error"]["data"]["outcome"] == "not_applied"
+    assert "outcome" not in tools.call("boom", session)["error"]["data"]
+    assert tools.call("inc", session)["result"]["data"]["count"] == 1
