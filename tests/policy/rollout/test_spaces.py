@@ -116,7 +116,7 @@ def test_an_action_that_a_space_does_not_hold_is_named(name: str) -> None:
     [
         (spaces.Discrete(3, start=5), [[5.0], [6.6]]),
         (spaces.MultiDiscrete([4, 2], start=[1, 5]), [[1, 5], [4, 6]]),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), [[1, 2, 3, 4]]),
+        (spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])), [[1, 2, 3, 4]]),
         (spaces.MultiBinary([2, 2]), [[0, 1, 1, 0.4]]),
         (spaces.Box(0, 255, (2,), np.uint8), [[0, 254.6]]),
         (spaces.Box(np.array([-3, 4]), np.array([-2, 9]), dtype=np.int16), [[-2, 9]]),
