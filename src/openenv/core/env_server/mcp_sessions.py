@@ -7,7 +7,8 @@ holds that. Sessions of sockets are not in this table, so their ids open nothing
 ``OpenEnv-Features``      what a client can do, and what the server will: ``token``, ``idempotency``
 ``OpenEnv-Session-Token`` the secret, told once when the session is opened, and carried by each later request
 ``OpenEnv-Session``       on the handshake of ``/ws``: the session to attach to, by the holder of its token
-``Idempotency-Key``       names one request of a session, which is run once however often it comes
+``Idempotency-Key``       names one request of a session, which is run once however often it comes; and the request
+                          that opens one, which opens one only
 ========================= =====================================================================================
 """
 
@@ -128,10 +129,12 @@ class HeldSession:
     Attributes:
         session: the environment.
         replies: to its requests that carried a key.
+        used: somebody has asked for it by its id, and its token if it has one.
     """
 
     def __init__(self, session: Session, token: str | None, max_reply_bytes: int) -> None:
         self.session = session
+        self.used = False
         self.replies = ReplyCache(max_reply_bytes)
         self._token = None if token is None else _digest(token)
         self._attached: Attached | None = None
@@ -193,6 +196,32 @@ class HeldSessions:
         self._idle_timeout_s = idle_timeout_s
         self._max_reply_bytes = max_reply_bytes
         self._held: dict[str, HeldSession] = {}
+        self._opened: dict[bytes, asyncio.Task[tuple[HeldSession, str | None]]] = {}
+
+    async def open_once(self, key: str, with_token: bool) -> tuple[HeldSession, str | None]:
+        """As `open`; a request that comes again with its key gets the same session, as long as that lives.
+
+        Raises:
+            OpenEnvError: as `open`; another try with the key may go better.
+            RpcError: the session is in use already, so its client has had the answer, and the token is told no more.
+        """
+        name = _digest(key)
+        opening = self._opened.get(name)
+        if opening is None:
+            opening = self._opened[name] = asyncio.create_task(self.open(with_token))
+            opening.add_done_callback(functools.partial(self._forget, name))
+        held, token = await asyncio.shield(opening)
+        if held.used:
+            text = f"The {KEY_HEADER} was used before, and the session that it opened is in use"
+            raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, text)
+        return held, token
+
+    def _forget(self, name: bytes, opening: asyncio.Task[tuple[HeldSession, str | None]]) -> None:
+        """Forget what came to nothing at once, and a session with its end."""
+        if opening.cancelled() or opening.exception() is not None:
+            del self._opened[name]
+        else:
+            opening.result()[0].session.ending.add_done_callback(lambda _: self._opened.pop(name, None))
 
     async def open(self, with_token: bool) -> tuple[HeldSession, str | None]:
         """Open a session, and wait for its environment.
@@ -219,6 +248,7 @@ class HeldSessions:
         held = self._held.get(session_id)
         if held is None or held.session.machine.over or not held.admits(token):
             raise SessionNotFoundError(session_id[:200])
+        held.used = True
         return held
 
 
