@@ -109,8 +109,8 @@ class Plan:
                 env.last = env.chunk.actions[env.chunk.ran]
         given = [env.last for env in sorted(self.envs, key=lambda env: env.chunk is None) if env.last is not None]
         like = given[0]  # of this connection if any is: the policy may have become another
-        fits = [env.last is not None and env.last.shape == like.shape for env in self.envs]
-        return np.stack([env.last if fit else like for env, fit in zip(self.envs, fits, strict=True)])
+        rows = [like if env.last is None or env.last.shape != like.shape else env.last for env in self.envs]
+        return np.stack(rows)
 
     def stepped(self, rewards: Array, done: Array, lost: Array) -> list[int]:
         """Note a step of all envs.
