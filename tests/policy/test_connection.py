@@ -274,7 +274,7 @@ async def test_an_env_that_asks_again_without_feedback(server: PolicyServer) -> 
 
 
 async def test_a_feedback_that_does_not_come() -> None:
-    async with PolicyServer(EchoPolicy(), "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=0.05) as server:
+    async with PolicyServer(EchoPolicy(), "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=3.0) as server:
         async with RawClient(server.url) as late, RawClient(server.url) as other:
             await late.act([0], 1)
             assert await late.closed() == (1001, "Feedback timeout")
@@ -285,7 +285,7 @@ async def test_a_feedback_that_does_not_come() -> None:
 async def test_nobody_is_timed_out_while_the_policy_learns() -> None:
     policy = GatedPolicy(feedback=True)
     async with (
-        PolicyServer(policy, "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=0.4) as server,
+        PolicyServer(policy, "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=3.0) as server,
         RawClient(server.url) as waits,
         RawClient(server.url) as learns,
     ):
@@ -293,7 +293,7 @@ async def test_nobody_is_timed_out_while_the_policy_learns() -> None:
         await learns.act([0], 2)
         await learns.send(feedback([0], 2))
         await event(policy.began)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(3.5)
         await waits.send(feedback([0], 3))
         await (await waits.socket.ping())
         policy.go_on.set()

@@ -319,7 +319,7 @@ def test_an_idle_session_ends() -> None:
 
 
 async def test_an_open_stream_keeps_its_session() -> None:
-    with tool_server(mcp_idle_s=0.2) as tools:
+    with tool_server(mcp_idle_s=3.0) as tools:
         async with sdk(tools.url) as session:
             await session.call_tool("inc", {})
             for _ in range(2):
