@@ -311,7 +311,7 @@ def test_a_hidden_factory_without_tools_is_closed_again() -> None:
 
 
 def test_an_idle_session_ends() -> None:
-    with tool_server(mcp_idle_s=0.2) as tools:
+    with tool_server(mcp_idle_s=3.0) as tools:
         headers = opened(tools)
         tools.env.log.wait_for("close")
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
