@@ -225,7 +225,7 @@ class EnvLink:
 
     def _note_end(self, call: Call, reply: Reply | None, error: OpenEnvError | None = None) -> None:
         task = asyncio.current_task()
-        if task is not None:  # a copy has no traceback: its frames hold the task, the client, and all that its caller has
+        if task is not None:  # a copy has no traceback, whose frames would hold the task and the client for ever
             self._ends[task] = GaveUp("interrupted", call, reply, copy.copy(error))
 
     def _tell_not_taken(self) -> None:
