@@ -332,6 +332,17 @@ def test_metadata_of_an_env_that_says_nothing_builds_none(web: httpx.Client, env
     assert env.log.events == []
 
 
+def test_metadata_of_a_class_that_a_function_hides_is_told_by_a_full_server(env: type[CountEnv]) -> None:
+    def make():  # type: ignore[no-untyped-def]  # as env packages write it
+        return env()
+
+    with serve(create_app(make, CountAction, CountObservation)) as url, connect(url.ws) as ws:
+        ws.send('{"type":"reset"}')
+        ws.recv(20)
+        assert httpx.get(f"{url}/metadata", trust_env=False).json()["name"] == "CountEnv"
+    assert len(env.log.of("init")) == 1
+
+
 def test_metadata_is_asked_once_off_the_loop(env: type[CountEnv]) -> None:
     asked, go = threading.Event(), threading.Event()
 

@@ -220,9 +220,9 @@ class HTTPRoutes:
     async def _read_metadata(self) -> Response:
         async with self._metadata_lock:
             if self._metadata is None:
-                own = getattr(self._server.env_class, "get_metadata", None)
-                if own is Environment.get_metadata:
-                    self._metadata = encode(default_metadata(self._server.factory_name))
+                made = self._server.env_class or self._server.seen_class
+                if made is not None and getattr(made, "get_metadata", None) is Environment.get_metadata:
+                    self._metadata = encode(default_metadata(made.__name__))
                 else:
                     self._metadata = await self.throw_away(_ask_metadata)
         return json_response(self._metadata)
