@@ -12,6 +12,8 @@ NODE_SDK := .node-sdk
 NODE_SDK_STAMP := $(NODE_SDK)/.ready
 # The TypeScript SDK is asked for where Node and npm are; elsewhere its test says so and is skipped.
 NPM := $(shell command -v node >/dev/null 2>&1 && command -v npm 2>/dev/null)
+DOCS := .docs
+DOCS_STAMP := $(DOCS)/.ready
 TRL := .trl
 TRL_STAMP := $(TRL)/.ready
 TRL_OLDEST := .trl-oldest
@@ -21,6 +23,9 @@ PYTEST_ARGS ?=
 ENVS := echo_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
+# Real sockets on a machine that may stall: what fails is tried once more, and listed as RERUN, for it wants mending.
+RERUNS ?= 1
+AGAIN := --reruns $(RERUNS) --reruns-delay 1 -r R
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -30,7 +35,7 @@ DIST ?= dist
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer mcp2 node-sdk trl demo dist test test-trl faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl demo dist docs docs-serve test test-trl faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -47,7 +52,9 @@ help:
 	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
 	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
 	@echo "make dist    build the wheel and the source distribution, into $(DIST)"
-	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST) and all caches"
+	@echo "make docs    build the documentation site into build/docs; fails on any warning and any broken link"
+	@echo "make docs-serve  show the site at http://localhost:8001, and follow changes"
+	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(DOCS), $(TRL), $(TRL_OLDEST) and all caches"
 
 venv: $(STAMP)
 
@@ -135,9 +142,25 @@ dist: $(STAMP)
 	@$(BIN)/uv build --quiet --out-dir $(DIST) .
 	@ls $(DIST)/openenv-*
 
+# The site's tools read the sources and import nothing of them, so the package itself is not installed with them.
+$(DOCS_STAMP): pyproject.toml
+	@echo "Setting up $(DOCS): some seconds on first use."
+	@rm -rf $(DOCS)
+	@$(PYTHON) -m venv --without-pip $(DOCS)
+	@$(PYTHON) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(DOCS)/requirements.txt
+	@$(PYTHON) -m pip --python $(DOCS)/bin/python install --quiet --no-compile -r $(DOCS)/requirements.txt
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	@$(DOCS)/bin/python scripts/docs_site.py build
+
+docs-serve: $(DOCS_STAMP)
+	@$(DOCS)/bin/python scripts/docs_site.py serve
+
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
-	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(AGAIN) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(AGAIN) $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
 
 # TextArena brings twenty packages: its environment is tested where there are many already.
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
@@ -169,5 +192,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(DOCS) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +
