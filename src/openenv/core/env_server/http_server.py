@@ -113,6 +113,7 @@ class HTTPEnvServer:
         self.reset_observation_cls = reset_observation_cls
         self.state_cls = state_cls
         self.env_class = _class_of(env)
+        self.seen_class: type[Any] | None = None  # of an environment that was made
         self.factory_name = _name_of(env, self.env_class)
         self.env_name = env_name or self.factory_name
         self.strict_http = _flag("OPENENV_STRICT_HTTP") if strict_http is None else strict_http
@@ -145,6 +146,7 @@ class HTTPEnvServer:
     def _look_at(self, env: Any) -> None:
         """See whether a new environment may be served, and tell one with tools how."""
         self._check(env, type(env).__name__)
+        self.seen_class = type(env)
         if hasattr(type(env), "mcp_call"):
             env._mode = env._mode or self.mode.value
             env._expose_errors = self.sessions.setup.expose_errors

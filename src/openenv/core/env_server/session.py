@@ -96,6 +96,7 @@ class Session:
         closed: done when ``close()`` of the environment has returned.
         pinned: it is in use even while it is silent: a socket that may leave without it is attached.
         leased_at: when its socket was lost, on the loop's clock; None while it has one.
+        claimed: its client has named it, or may be trusted to. Nobody may know of an evictable one that is not claimed.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Session:
         self._touched = self._loop.time()
         self.leased_at: float | None = None
         self.pinned = False
+        self.claimed = True
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()

@@ -83,7 +83,8 @@ class SessionManager:
     async def open(self, *, idle_timeout_s: float | None = None, evictable: bool = False) -> Session:
         """Take a slot and start building an environment; wait for it with `Session.ready`.
 
-        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first.
+        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first; before
+        them, and at once, those that nobody has claimed.
 
         Args:
             idle_timeout_s: seconds of silence after which the session ends; None for never.
@@ -144,11 +145,11 @@ class SessionManager:
 
     async def _evict_one(self) -> None:
         spare = [(one.spare_s or 0.0, one) for one in self._sessions.values() if one.spare_s is not None]
-        ready = [(age, one) for age, one in spare if age > self.evict_after_s]
+        ready = [(age, one) for age, one in spare if age > self.evict_after_s or not one.claimed]
         if not ready:
             raise SessionCapacityError(self.active, self.max_sessions)
         # one whose call still runs frees its slot only when that has returned: the last to be asked
-        age, oldest = max(ready, key=lambda pair: (not pair[1].machine.busy, pair[0]))
+        age, oldest = max(ready, key=lambda pair: (not pair[1].machine.busy, not pair[1].claimed, pair[0]))
         logger.info("session %s was unused for %.1f s: evicted for a newcomer", oldest.id, age)
         oldest.end(EndReason.EVICTED)
         _, late = await asyncio.wait([oldest.closed], timeout=EVICTION_WAIT_S)
