@@ -42,6 +42,7 @@ _CODES: Mapping[EndReason, CloseCode] = {
     EndReason.CLOSED: CloseCode.CLOSED,
     EndReason.IDLE: CloseCode.IDLE,
     EndReason.DRAINING: CloseCode.DRAINING,
+    EndReason.EVICTED: CloseCode.CAPACITY,
 }
 
 
