@@ -157,7 +157,7 @@ function showTool() {
   byId("action-about").textContent = tool ? "" : "This environment has no tools.";
   if (!tool) return;
   byId("tool-about").textContent = tool.description ?? "";
-  actionForm = new SchemaForm(byId("action-fields"), tool.inputSchema ?? tool.input_schema ?? {}, "tool");
+  actionForm = new SchemaForm(byId("action-fields"), tool.inputSchema ?? tool.input_schema ?? {}, "tool-in");
 }
 
 // ------------------------------------------------------------------ the page itself
@@ -198,7 +198,7 @@ function show() {
   byId("server").textContent = [page.version && `${page.name} ${page.version}`, page.server].filter(Boolean).join(" · ");
   byId("idle").textContent = `A session ends after ${shown(page.idle_s / 60)} min without a call.`;
   const parameters = Object.keys(page.reset.properties ?? {});
-  resetForm = new SchemaForm(byId("reset-fields"), page.reset, "reset", { more: page.reset.additionalProperties === true });
+  resetForm = new SchemaForm(byId("reset-fields"), page.reset, "reset-in", { more: page.reset.additionalProperties === true });
   byId("reset-summary").textContent = parameters.slice(0, 4).join(", ") + (parameters.length > 4 ? " …" : "");
   byId("reset-more").hidden = resetForm.fields.length === 0;
   byId("reset-more").open = (page.reset.required ?? []).length > 0;
@@ -208,7 +208,7 @@ function show() {
     byId("action-about").textContent = "A new episode lists the tools of this environment.";
   } else {
     byId("action-about").textContent = (page.action.description ?? "").split("\n\n")[0];
-    actionForm = new SchemaForm(byId("action-fields"), page.action, "action");
+    actionForm = new SchemaForm(byId("action-fields"), page.action, "action-in");
   }
   byId("panel-readme").replaceChildren(...markdown(page.readme));
   showTabs();

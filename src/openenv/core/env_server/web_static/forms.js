@@ -60,6 +60,7 @@ class Field {
     this.required = required;
     this.optional = !required || nullable;
     this.kind = kindOf(schema, name);
+    this.small = this.kind === "number" || this.kind === "text";
     this.id = `${prefix}-${name}`;
     const label = schema.title && schema.title.toLowerCase().replace(/ /g, "_") !== name.toLowerCase() ? schema.title : name;
     const hint = hintOf(schema, this.kind);
@@ -72,7 +73,7 @@ class Field {
         hint && el("span", { class: "hint" }, hint),
         !this.optional && el("span", { class: "needed", title: "required", "aria-hidden": "true" }, "•")),
       this.input,
-      schema.description && el("p", { class: "about", id: `${this.id}-about` }, schema.description),
+      schema.description && el("p", { class: "about", id: `${this.id}-about`, hidden: this.small }, schema.description),
       this.problem);
   }
 
@@ -180,7 +181,6 @@ export class SchemaForm {
   constructor(fields, schema, prefix, { skip = [], more = false } = {}) {
     this.fixed = {};
     this.fields = [];
-    const aside = [];
     const required = new Set(schema.required ?? []);
     for (const [name, given] of Object.entries(schema.properties ?? {})) {
       const { schema: own } = resolve(given, schema);
@@ -192,9 +192,17 @@ export class SchemaForm {
       this.fields.push(this.more);
     }
     // what says nothing of an action is asked for last, and folded away
+    const aside = this.fields.filter((one) => one.name === "metadata");
     const main = this.fields.filter((one) => one.name !== "metadata");
-    aside.push(...this.fields.filter((one) => one.name === "metadata"));
+    this.fields = [...main, ...aside];
     fields.replaceChildren(...main.map((one) => one.element));
+    // what small fields are about is told one at a time, below them all: their columns are too narrow for it
+    const told = main.filter((one) => one.small && one.schema.description);
+    if (told.length) {
+      const help = el("p", { class: "about help", "aria-hidden": "true" });
+      fields.append(help);
+      for (const one of told) one.input.addEventListener("focus", () => { help.textContent = one.schema.description; });
+    }
     if (aside.length) fields.append(el("details", { class: "aside" }, el("summary", {}, "metadata"), aside.map((one) => one.element)));
   }
 

@@ -8,6 +8,7 @@ const LEAD_NAMES = /^(message|text|prompt|feedback|question|info|description|hin
 const RASTER = { iVBORw0KGgo: "png", "/9j/": "jpeg", R0lGOD: "gif", UklGR: "webp" };
 
 const isPlain = (value) => value === null || typeof value !== "object";
+const isId = (value) => typeof value === "string" && /^[0-9a-f-]{16,}$/i.test(value);
 const isNumber = (value) => typeof value === "number";
 
 function isGrid(value) {
@@ -112,7 +113,7 @@ export function view(observation) {
     const one = large(name, value);
     if (one) blocks.push(block(name, one));
     else if (typeof value === "string" && LEAD_NAMES.test(name) && value) lead.push(el("p", { class: "lead" }, value));
-    else list.push(el("div", {}, el("dt", {}, name.replace(/_/g, " ")), el("dd", {}, small(value))));
+    else list.push(el("div", {}, el("dt", {}, name.replace(/_/g, " ")), el("dd", { class: isId(value) ? "id" : null }, small(value))));
   }
   return [
     ...lead,
