@@ -20,12 +20,12 @@ from typing import Any
 
 import uvicorn
 from playwright.sync_api import Page, sync_playwright
-from sudoku_env import SudokuAction, SudokuObservation
-from sudoku_env.engine import make_puzzle
-from sudoku_env.server.sudoku_environment import SudokuEnvironment
 
 from openenv.core.env_server import create_app
 from openenv.core.env_server.visitors import WebOptions
+from sudoku_env import SudokuAction, SudokuObservation
+from sudoku_env.engine import make_puzzle
+from sudoku_env.server.sudoku_environment import SudokuEnvironment
 
 SEED, SIZE, HOLES, MOVES = 11, 9, 30, 9
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"

@@ -394,11 +394,11 @@ def create_app(
     options = web or (WebOptions.from_environ() if _flag("ENABLE_WEB_INTERFACE") else None)
     if options is not None:
         server: HTTPEnvServer = app.state.openenv_server
-        tab = CustomTab(name=custom_tab_name, path="custom/", primary=custom_tab_primary, alone=not show_default_tab)
         builder = gradio_builder if gradio_builder is not None and gradio_is_here() else None
+        tab = CustomTab(name=custom_tab_name, path="custom/", primary=custom_tab_primary, alone=not show_default_tab)
         page = server.add_web(app, options, title=title_override, custom=tab if builder is not None else None)
         if builder is not None:
-            mount_tab(app, page, builder)
+            mount_tab(app, builder, page.manager, page.title)
     return app
 
 

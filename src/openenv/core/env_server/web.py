@@ -22,8 +22,9 @@ from pydantic import BaseModel
 
 from openenv._version import __version__
 from openenv.core.env_server.bodies import answered, json_response, parse
-from openenv.core.env_server.calls import Call, CallError, env_raised, run_call
+from openenv.core.env_server.calls import Call, CallError, Work, env_raised, run_call
 from openenv.core.env_server.frames import FrameReader
+from openenv.core.env_server.gradio_tab import WebInterfaceManager
 from openenv.core.env_server.http import SESSION_HEADER, model_schema
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
@@ -136,6 +137,24 @@ class WebRoutes:
 
     # ------------------------------------------------------------ the page
 
+    @property
+    def title(self) -> str:
+        """The heading, as far as it is known before an environment is made."""
+        return _heading(self._load_metadata(), self._title)[0]
+
+    @property
+    def manager(self) -> WebInterfaceManager:
+        """What a tab of the environment's own plays with."""
+        server = self._server
+        return WebInterfaceManager(
+            server.sessions.setup.factory,
+            server.action_cls,
+            server.observation_cls,
+            self._load_metadata(),
+            sessions=self.visitors,
+            idle_timeout_s=self._options.idle_s,
+        )
+
     async def file(self, request: Request, name: str = "index.html") -> Response:
         """A file of the page."""
         found = _files().get(name)
@@ -154,10 +173,10 @@ class WebRoutes:
     async def _page(self) -> Response:
         server = self._server
         told = await self._tell()
-        settings, readme = split_front_matter(told.readme_content or "")
+        title, emoji, readme = _heading(told, self._title)
         body = {
-            "title": display_title(told.name, self._title, settings),
-            "emoji": settings.get("emoji", ""),
+            "title": title,
+            "emoji": emoji,
             "name": told.name,
             "description": told.description,
             "version": told.version,
@@ -270,8 +289,11 @@ class WebRoutes:
             return json_response(encode({"detail": _NO_SESSION, "code": "SESSION_ERROR"}), status=409)
         return json_response(await session.call(self._work(Call(CallKind.STATE))))
 
-    def _work(self, call: Call) -> Callable[[EnvRunner], Any]:
-        return functools.partial(run_call, call=call, action_cls=self._server.action_cls, reply=encode)
+    def _work(self, call: Call) -> Work:
+        async def work(runner: EnvRunner) -> bytes:
+            return await run_call(runner, call, self._server.action_cls, encode)
+
+        return work
 
     def _named(self, request: Request) -> Session | None:
         """The session that a request names, if it is one of this route; None if it names none that lives."""
@@ -281,6 +303,12 @@ class WebRoutes:
         except SessionNotFoundError:
             return None
         return session if session.evictable else None
+
+
+def _heading(told: EnvironmentMetadata, given: str | None) -> tuple[str, str, str]:
+    """Title, emoji, and the README without the settings at its top."""
+    settings, readme = split_front_matter(told.readme_content or "")
+    return display_title(told.name, given, settings), settings.get("emoji", ""), readme
 
 
 async def _to_page(request: Request) -> Response:
@@ -295,7 +323,7 @@ def _as_action(env: Any, message: Any) -> dict[str, Any]:
         return {"message": message}
     try:
         action = convert(message)
-        tokens = getattr(action, "tokens", None)
+        tokens: Any = getattr(action, "tokens", None)
         if hasattr(tokens, "tolist"):
             return {"tokens": tokens.tolist()}
         fields: dict[str, Any] = action.model_dump(exclude={"metadata"})

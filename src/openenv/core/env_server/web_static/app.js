@@ -117,7 +117,7 @@ async function reset() {
   if (byId("state-card").open) await readState();
   byId("reset-more").open = false;
   actionForm?.clear();
-  actionForm?.focus();
+  focusAction();
 }
 
 async function step() {
@@ -135,7 +135,11 @@ async function step() {
   if (!done) return;
   if (byId("state-card").open) await readState();
   if (episode.done) byId("alert-reset").focus();
-  else actionForm.focus();
+  else focusAction();
+}
+
+function focusAction() {
+  if (!actionForm?.focus()) byId("step").focus();
 }
 
 async function readState() {
@@ -233,7 +237,7 @@ function listen() {
     } else if (!field || (field.type === "radio")) {
       if (event.ctrlKey || event.metaKey || event.altKey || byId("panel-play").hidden) return;
       if (event.key === "n") byId("reset-form").requestSubmit();
-      else if (event.key === "a") actionForm?.focus();
+      else if (event.key === "a") focusAction();
       else return;
       event.preventDefault();
     }

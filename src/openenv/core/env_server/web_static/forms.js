@@ -241,7 +241,10 @@ export class SchemaForm {
     for (const field of this.fields) field.tell("");
   }
 
+  /** Put the focus into the first field. Returns whether there is one. */
   focus() {
-    this.fields[0]?.focus();
+    const first = this.fields.find((one) => one.name !== "metadata");
+    first?.focus();
+    return Boolean(first);
   }
 }
