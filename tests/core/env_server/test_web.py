@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import httpx
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 
 from openenv.core.env_server import create_app
 from openenv.core.env_server.types import EnvironmentMetadata
@@ -262,10 +263,8 @@ def test_a_page_of_another_origin_does_nothing(env: type[CountEnv]) -> None:
         for path in ("/web/state", "/web/metadata", "/web/page"):
             assert web.get(path, headers=foreign).status_code == 403
         assert web.get("/web/", headers=foreign).status_code == 200
-        with (
-            pytest.raises(Exception, match="403"),
-            connect(live.ws.replace("/ws", "/web/ws"), origin="https://evil.example"),
-        ):  # type: ignore[arg-type]
+        address, evil = live.ws.replace("/ws", "/web/ws"), Origin("https://evil.example")
+        with pytest.raises(InvalidStatus, match="403"), connect(address, origin=evil):
             pass
     assert env.log.events == []
 

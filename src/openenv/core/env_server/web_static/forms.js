@@ -199,7 +199,7 @@ export class SchemaForm {
     // what small fields are about is told one at a time, below them all: their columns are too narrow for it
     const told = main.filter((one) => one.small && one.schema.description);
     if (told.length) {
-      const help = el("p", { class: "about help", "aria-hidden": "true" });
+      const help = el("p", { class: "about help", "aria-hidden": "true" }, told[0].schema.description);
       fields.append(help);
       for (const one of told) one.input.addEventListener("focus", () => { help.textContent = one.schema.description; });
     }

@@ -44,7 +44,16 @@ export function parse(text) {
 }
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-const atMost = (ms, work) => Promise.race([work, sleep(ms)]);
+
+/** What a promise gives, or undefined if that takes longer; leaves no timer behind. */
+async function atMost(ms, work) {
+  let timer;
+  try {
+    return await Promise.race([work, new Promise((done) => { timer = setTimeout(done, ms); })]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 // ------------------------------------------------------------------ one socket
 
@@ -202,7 +211,7 @@ export class Link {
       await sleep(delay * (0.5 + Math.random() / 2));
     }
     const welcome = (await socket.next())?.data;
-    if (welcome?.protocol !== 1) return this.#refuse(new SessionLost("protocol"), socket);
+    if (welcome?.protocol !== 1 || !welcome.features.includes("seq")) return this.#refuse(new SessionLost("protocol"), socket);
     const uses = FEATURES.filter((one) => welcome.features.includes(one));
     for (const { session, token, epoch } of this.#releases) {
       if (epoch === welcome.epoch) socket.send({ type: "release", data: { session, token } });

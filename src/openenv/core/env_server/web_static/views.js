@@ -4,6 +4,7 @@ import { compact, el, pretty, shown } from "./dom.js";
 
 const MAX_SIDE = 64;
 const MAX_ROWS = 200;
+const MAX_DEPTH = 2;
 const LEAD_NAMES = /^(message|text|prompt|feedback|question|info|description|hint|output|response|result)$/i;
 const RASTER = { iVBORw0KGgo: "png", "/9j/": "jpeg", R0lGOD: "gif", UklGR: "webp" };
 
@@ -78,7 +79,7 @@ const messages = (all) => el("ol", { class: "messages" }, all.map((one) =>
 const block = (name, view) => el("figure", { class: "block" }, el("figcaption", {}, name.replace(/_/g, " ")), view);
 
 /** The view of one field that is more than a word: null for what belongs into the list of small things. */
-function large(name, value) {
+function large(name, value, depth = 0) {
   if (typeof value === "string") {
     const source = imageSource(value);
     if (source) return el("img", { class: "image", src: source, alt: name });
@@ -91,6 +92,9 @@ function large(name, value) {
   if (isGrid(value)) return grid(value);
   if (isMessages(value)) return messages(value);
   if (isRecords(value) && value.some((one) => Object.values(one).every(isPlain))) return records(value);
+  if (!Array.isArray(value) && depth < MAX_DEPTH && Object.values(value).some((one) => large("", one, depth + 1))) {
+    return el("div", { class: "nested" }, view(value, depth + 1));
+  }
   const text = pretty(value);
   if (text.length <= 60 && !text.includes("\n")) return null;
   return el("pre", { class: "json" }, text.length > 20_000 ? `${text.slice(0, 20_000)}\n…` : text);
@@ -100,7 +104,7 @@ const small = (value) => (value === null ? el("span", { class: "quiet" }, "none"
   : typeof value === "boolean" ? (value ? "yes" : "no") : typeof value === "string" ? value || el("span", { class: "quiet" }, "empty") : pretty(value));
 
 /** What a tool or an environment answered, as elements. */
-export function view(observation) {
+export function view(observation, depth = 0) {
   if (observation === null || typeof observation !== "object" || Array.isArray(observation)) {
     const shownLarge = large("value", observation);
     return [shownLarge ?? el("p", { class: "lead" }, small(observation))];
@@ -110,7 +114,7 @@ export function view(observation) {
   const list = [];
   for (const [name, value] of Object.entries(observation)) {
     if (name === "metadata" && value && Object.keys(value).length === 0) continue;
-    const one = large(name, value);
+    const one = large(name, value, depth);
     if (one) blocks.push(block(name, one));
     else if (typeof value === "string" && LEAD_NAMES.test(name) && value) lead.push(el("p", { class: "lead" }, value));
     else list.push(el("div", {}, el("dt", {}, name.replace(/_/g, " ")), el("dd", { class: isId(value) ? "id" : null }, small(value))));
