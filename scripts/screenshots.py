@@ -2,7 +2,7 @@
 
     python scripts/screenshots.py [FOLDER]
 
-Needs Playwright (in the extra ``dev``) and Chromium; ``OPENENV_BROWSER`` names one.
+Needs Playwright and Pillow (in the extra ``dev``) and Chromium; ``OPENENV_BROWSER`` names one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from openenv.core.env_server import create_app
@@ -85,7 +86,9 @@ def main(folder: Path) -> None:
             play(page, MOVES)
             page.locator("#action-in-row").focus()
             page.locator("#emoji").evaluate("one => one.remove()")  # not every machine has a font for it
-            page.screenshot(path=folder / f"{name}.png")
+            path = folder / f"{name}.png"
+            page.screenshot(path=path)
+            Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)  # a third of the size
             page.close()
         browser.close()
 

@@ -60,7 +60,7 @@ class Field {
     this.required = required;
     this.optional = !required || nullable;
     this.kind = kindOf(schema, name);
-    this.small = this.kind === "number" || this.kind === "text";
+    this.small = this.kind === "number";
     this.id = `${prefix}-${name}`;
     const label = schema.title && schema.title.toLowerCase().replace(/ /g, "_") !== name.toLowerCase() ? schema.title : name;
     const hint = hintOf(schema, this.kind);
