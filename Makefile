@@ -21,6 +21,9 @@ PYTEST_ARGS ?=
 ENVS := echo_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
+# Real sockets on a machine that may stall: what fails is tried once more, and listed as RERUN, for it wants mending.
+RERUNS ?= 1
+AGAIN := --reruns $(RERUNS) --reruns-delay 1 -r R
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -137,8 +140,8 @@ dist: $(STAMP)
 	@ls $(DIST)/openenv-*
 
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
-	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(AGAIN) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(AGAIN) $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
 
 # TextArena brings twenty packages: its environment is tested where there are many already.
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
