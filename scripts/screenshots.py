@@ -28,7 +28,7 @@ from sudoku_env import SudokuAction, SudokuObservation
 from sudoku_env.engine import make_puzzle
 from sudoku_env.server.sudoku_environment import SudokuEnvironment
 
-SEED, SIZE, HOLES, MOVES = 11, 9, 30, 9
+SEED = 11
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 SHOTS: dict[str, dict[str, Any]] = {
@@ -55,18 +55,18 @@ def served() -> Iterator[str]:
         thread.join()
 
 
-def play(page: Page, moves: int) -> None:
+def play(page: Page, size: int, holes: int, moves: int) -> None:
     """Begin a game and make some of its moves, one of them wrong."""
     page.locator("#reset-more summary").click()
-    page.get_by_label("seed").fill(str(SEED))
-    page.get_by_label("holes").fill(str(HOLES))
+    for name, number in (("seed", SEED), ("size", size), ("holes", holes)):
+        page.locator(f"#reset-in-{name}").fill(str(number))
     page.locator("#reset").click()
     page.locator("body[data-phase=playing]").wait_for()
-    puzzle = make_puzzle(SIZE, SEED, HOLES)
-    empty = [(row, col) for row in range(SIZE) for col in range(SIZE) if not puzzle.givens[row][col]]
+    puzzle = make_puzzle(size, SEED, holes)
+    empty = [(row, col) for row in range(size) for col in range(size) if not puzzle.givens[row][col]]
     for number, (row, col) in enumerate(empty[:moves]):
         value = puzzle.solution[row][col]
-        value = value % SIZE + 1 if number == moves // 2 else value
+        value = value % size + 1 if number == moves // 2 else value
         for name, text in (("row", row + 1), ("col", col + 1), ("value", value)):
             page.locator(f"#action-in-{name}").fill(str(text))
         page.locator("#step").click()
@@ -83,8 +83,11 @@ def main(folder: Path) -> None:
             page = browser.new_page(**settings)
             page.goto(f"{url}/web/")
             page.locator("body[data-ready]").wait_for()
-            play(page, MOVES)
-            page.locator("#action-in-row").focus()
+            small = settings["viewport"]["width"] < 500
+            play(page, *(4, 9, 4) if small else (9, 30, 9))
+            if small:
+                page.locator("#action-in-row").blur()
+                page.evaluate("scrollTo(0, 0)")
             page.locator("#emoji").evaluate("one => one.remove()")  # not every machine has a font for it
             path = folder / f"{name}.png"
             page.screenshot(path=path)
