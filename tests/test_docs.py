@@ -32,6 +32,7 @@ PAGES = [
     ROOT / "docs" / "policy-rollout.md",
     ROOT / "docs" / "policy-server.md",
     ROOT / "docs" / "trl.md",
+    ROOT / "docs" / "web.md",
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
