@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import resources
 from typing import Any, Literal
@@ -301,6 +303,27 @@ def test_where_one_may_live_the_visitor_gives_way_and_comes_after(env: type[Coun
     for event in env.log.events:
         alive += {"init": 1, "close": -1}.get(event["event"], 0)
         assert alive <= 1
+
+
+def test_a_visitor_whose_environment_is_being_made_gives_way(env: type[CountEnv]) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(env):  # type: ignore[valid-type, misc]
+        SUPPORTS_CONCURRENT_SESSIONS = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            begun.set()
+            go.wait(60)
+
+    with visited(Slow) as (live, web), ThreadPoolExecutor(1) as pool, connect(live.ws) as trainer:
+        visit = pool.submit(web.post, "/web/reset")
+        assert begun.wait(60)
+        trainer.send('{"type":"reset"}')
+        go.set()
+        assert json.loads(trainer.recv())["type"] == "observation"
+        assert visit.result(60).status_code != 200
+        assert len(env.log.of("reset")) == 1
 
 
 def test_all_visitors_leave_with_the_server(env: type[CountEnv]) -> None:

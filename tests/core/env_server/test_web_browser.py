@@ -311,6 +311,26 @@ def test_where_only_one_may_live_the_page_makes_way(visit: Open, env: type[Count
         assert live_now <= 1
 
 
+def test_a_visitor_in_the_middle_of_a_call_makes_way(visit: Open, env: type[CountEnv]) -> None:
+    class Patient(env):  # type: ignore[valid-type, misc]
+        SUPPORTS_CONCURRENT_SESSIONS = False
+
+        def cancel(self) -> None:
+            self.release.set()
+
+    with served(Patient) as live:
+        page = visit(live)
+        begin(page)
+        page.locator("#action-in-op").fill("sleep")
+        page.locator("#action-in-arg").fill("600")
+        page.locator("#step").click()
+        env.log.wait_for("step")
+        with GenericEnvClient(base_url=live, wait_for_slot=60).sync() as trainer:
+            assert trainer.reset().observation["count"] == 0
+            phase(page, "lost")
+            expect(page.locator("#alert")).to_contain_text("Whether your last call was applied is unknown")
+
+
 def test_visitors_have_sessions_of_their_own_up_to_a_number(visit: Open, env: type[CountEnv]) -> None:
     with served(env, web=WebOptions(sessions=2)) as live:
         pages = [visit(live) for _ in range(3)]
@@ -351,6 +371,38 @@ def test_a_call_that_takes_too_long_is_cancelled(visit: Open, env: type[CountEnv
         page.locator("#cancel").click()
         env.log.wait_for("slept")
         expect(page.locator("#step")).to_be_enabled()
+
+
+def test_a_connection_on_which_nothing_comes_back_is_given_up(visit: Open, env: type[CountEnv]) -> None:
+    with served(env) as live, FaultProxy("127.0.0.1", live.port) as proxy:
+        page = visit(proxy.url)
+        begin(page)
+        proxy.black_hole(proxy.accepted)  # the newest connection: that of the session
+        page.locator("#step").click()
+        page.locator("#cancel").click()
+        badge(page, "resumed")
+        expect(page.locator("#step")).to_be_enabled()  # cancelled before the server ever had it
+        expect(page.locator("#alert")).to_contain_text("The call was not applied")
+        page.locator("#step").click()
+        expect(page.locator("#step-count")).to_have_text("1")
+    assert len(env.log.of("step")) == 1
+
+
+def test_a_server_that_stays_away_does_not_hold_the_page(visit: Open, env: type[CountEnv]) -> None:
+    with served(env) as live, FaultProxy("127.0.0.1", live.port) as proxy:
+        page = visit(proxy.url)
+        begin(page)
+        proxy.refuse()
+        proxy.cut()
+        badge(page, "resuming")
+        page.locator("#step").click()
+        page.locator("#cancel").click()
+        phase(page, "lost")
+        expect(page.locator("#alert")).to_contain_text("The server cannot be reached")
+        proxy.heal()
+        begin(page)
+        assert env.log.of("step") == []
+        env.log.wait_for("close")  # the session that was given up is released
 
 
 # ---------------------------------------------------------------- what is shown and asked

@@ -176,7 +176,7 @@ class SessionManager:
         sessions = list(self._sessions.values())
         for session in sessions:
             logger.info("session %s gives way", session.id)
-            session.end(EndReason.EVICTED)
+            session.end(EndReason.GAVE_WAY)
         if sessions:
             _, late = await asyncio.wait([session.closed for session in sessions], timeout=EVICTION_WAIT_S)
             if late:

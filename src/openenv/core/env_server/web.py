@@ -34,7 +34,7 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, ResetRequ
 from openenv.core.env_server.visitors import Visitors, WebOptions, visitor_link
 from openenv.core.env_server.web_page import display_title, reset_schema, split_front_matter
 from openenv.core.env_server.ws_v1 import V1Server
-from openenv.core.exceptions import OpenEnvError, SessionNotFoundError
+from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import CallKind, WSErrorCode
 
@@ -209,6 +209,8 @@ class WebRoutes:
                 else:
                     try:
                         said = await self._ask()
+                    except SessionCapacityError:
+                        return known  # it is asked when there is a place
                     except (OpenEnvError, CallError) as error:
                         logger.warning("the page does without the environment's own metadata for now: %s", error)
                         return known  # it is asked again

@@ -6,6 +6,7 @@ const FEATURES = ["seq", "cancel", "resume"];
 const REPLY_TYPE = { reset: "observation", step: "observation", state: "state", mcp: "mcp" };
 const FINAL_CODES = { 1013: "capacity", 4000: "replaced", 4001: "idle", 4002: "draining", 4003: "protocol" };
 const OPENING_MS = 10_000;
+const CANCEL_MS = 5_000;
 const FIRST_DELAY_MS = 100;
 const LAST_DELAY_MS = 5_000;
 
@@ -100,7 +101,7 @@ class Socket {
   async final() {
     const end = await atMost(0, this.ended);
     if (!end) return undefined;
-    if (end.code === 1013 && end.reason === "evicted") return "evicted";
+    if (end.code === 1013 && end.reason === "gave way") return "evicted";
     return end.code === 1000 && end.reason === "closed" ? "closed" : FINAL_CODES[end.code];
   }
 }
@@ -127,11 +128,17 @@ export class Link {
     return this.#inTurn(() => this.#call("mcp", { jsonrpc: "2.0", id: this.#seq + 1, method, params }));
   }
 
-  /** Ask for the running call to end early; its caller is told by its own answer (E13). */
+  /** Ask for the running call to end early; its caller is told by its own answer (E13). A connection on which nothing
+   * comes back is given up; so is a session that cannot be reached. */
   cancel() {
-    if (!this.#sent) return;
-    this.#sent.cancelled = true;
-    if (this.#uses.has("cancel")) this.#socket?.send({ type: "cancel", seq: this.#sent.seq });
+    const socket = this.#socket;
+    const sent = this.#sent;
+    if (this.#alive && !socket) return this.#lose("unreachable");
+    if (!sent) return;
+    sent.cancelled = true;
+    sent.heard = false;
+    if (this.#uses.has("cancel")) socket.send({ type: "cancel", seq: sent.seq });
+    setTimeout(() => { if (this.#sent === sent && !sent.heard && this.#socket === socket) this.drop(); }, CANCEL_MS);
   }
 
   /** Give the session up, without waiting for an answer. */
@@ -143,7 +150,9 @@ export class Link {
 
   /** The network says that it is gone: do not wait for the socket to notice. */
   drop() {
-    this.#socket?.ws.close();
+    const socket = this.#socket;
+    socket?.ws.close();
+    if (socket) this.#dropped(socket);
   }
 
   #inTurn(call) {
@@ -189,7 +198,10 @@ export class Link {
   // A reply is given to its own request only (E7); any other frame ends the session.
   #received({ type, seq, data = {} }) {
     const sent = this.#sent;
-    if (type === "running") return;
+    if (type === "running") {
+      if (sent) sent.heard = true; // it cannot be ended early
+      return;
+    }
     const mixedUp = ["SEQ_MISMATCH", "SEQ_OUT_OF_ORDER"].includes(data.code);
     if (!sent || seq !== sent.seq || mixedUp || (type !== "error" && type !== REPLY_TYPE[sent.kind])) {
       this.#lose("protocol");
@@ -284,7 +296,7 @@ export class Link {
     this.#onstate("resumed");
     this.#attach(socket);
     if (!sent || this.#sent !== sent) return true; // nothing was asked, or its reply was pushed already
-    if (sent.cancelled) this.cancel();
+    if (sent.cancelled) this.cancel(); // again (E13)
     else if (at < sent.seq) socket.send(sent.text); // the server never had it: the same bytes again (E9)
     return true;
   }
