@@ -305,7 +305,27 @@ def test_where_one_may_live_the_visitor_gives_way_and_comes_after(env: type[Coun
         assert alive <= 1
 
 
-def test_a_visitor_whose_environment_is_being_made_gives_way(env: type[CountEnv]) -> None:
+@contextmanager
+def listening(words: str) -> Iterator[threading.Event]:
+    """An event that is set when the server's log has said so."""
+    heard = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if words in record.getMessage():
+                heard.set()
+
+    listener, logger = Listener(), logging.getLogger("openenv.server")
+    logger.addHandler(listener)
+    try:
+        yield heard
+    finally:
+        logger.removeHandler(listener)
+
+
+def test_a_visitor_whose_environment_is_being_made_gives_way(
+    env: type[CountEnv], caplog: pytest.LogCaptureFixture
+) -> None:
     begun, go = threading.Event(), threading.Event()
 
     class Slow(env):  # type: ignore[valid-type, misc]
@@ -316,14 +336,21 @@ def test_a_visitor_whose_environment_is_being_made_gives_way(env: type[CountEnv]
             begun.set()
             go.wait(60)
 
-    with visited(Slow) as (live, web), ThreadPoolExecutor(1) as pool, connect(live.ws) as trainer:
+    with (
+        caplog.at_level(logging.INFO, "openenv.server"),
+        listening("gives way") as heard,
+        visited(Slow) as (live, web),
+        ThreadPoolExecutor(1) as pool,
+    ):
         visit = pool.submit(web.post, "/web/reset")
         assert begun.wait(60)
-        trainer.send('{"type":"reset"}')
-        go.set()
-        assert json.loads(trainer.recv())["type"] == "observation"
-        assert visit.result(60).status_code != 200
-        assert len(env.log.of("reset")) == 1
+        with connect(live.ws) as trainer:
+            trainer.send('{"type":"reset"}')
+            assert heard.wait(60)
+            go.set()
+            assert json.loads(trainer.recv())["type"] == "observation"
+            assert visit.result(60).status_code != 200
+            assert len(env.log.of("reset")) == 1
 
 
 def test_all_visitors_leave_with_the_server(env: type[CountEnv]) -> None:
