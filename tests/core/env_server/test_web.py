@@ -21,7 +21,7 @@ from openenv.core.env_server import create_app
 from openenv.core.env_server.types import EnvironmentMetadata
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.visitors import WebOptions, visitor_link
-from openenv.core.env_server.web_page import display_title, reset_schema, split_front_matter
+from openenv.core.env_server.web_page import display_description, display_title, reset_schema, split_front_matter
 from openenv.core.session.features import Feature
 from support.envs import CountAction, CountEnv, CountObservation, CountState
 from support.live import LiveServer, serve
@@ -147,6 +147,14 @@ def test_metadata_that_cannot_be_had_is_not_the_end(env: type[CountEnv], caplog:
     with visited(Shy, env_name="shy") as (_, web):
         assert web.get("/web/page").json()["title"] == "Shy"
     assert "does without the environment's own metadata" in caplog.text
+
+
+def test_descriptions() -> None:
+    text = "# Count\n\n```\ncode.\n```\n\nCounts what\nis done. And more.\n"
+    assert display_description("counts things", {}, text) == "counts things"
+    assert display_description("CountEnv environment", {}, text) == "Counts what is done."
+    assert display_description("CountEnv environment", {"short_description": "Short"}, text) == "Short"
+    assert display_description("CountEnv environment", {}, "# Count\n\n- a list") == "CountEnv environment"
 
 
 def test_titles_and_front_matter() -> None:

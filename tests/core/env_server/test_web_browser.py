@@ -165,6 +165,10 @@ def test_a_game_to_its_end_with_connections_that_break(visit: Open, sudoku_log: 
         expect(page.locator("#observation")).to_contain_text("Solved.")
         expect(page.locator("#history li")).to_have_count(7)
         expect(page.locator("#chart rect")).to_have_count(6)
+        page.locator("#history button").last.click()
+        expect(page.locator("#observation")).to_contain_text("A new board with 6 empty cells.")
+        page.get_by_text("back to the latest").click()
+        expect(page.locator("#observation")).to_contain_text("Solved.")
 
         page.locator("#alert-reset").click()
         phase(page, "playing")
@@ -502,7 +506,7 @@ def test_every_kind_of_field(visit: Open, many: type[ManyEnv]) -> None:
 
         page.locator("#action-in-points").fill("")
         page.locator("#action-in-name").fill("nan")
-        page.locator("#step").click()
+        page.locator("#action-in-options").press("Control+Enter")
         expect(page.locator("#reward-last")).to_have_text("-∞")
         page.locator("#state-refresh").click()
         expect(page.locator("#state")).to_contain_text('"step_count": 3')

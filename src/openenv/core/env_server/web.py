@@ -32,7 +32,7 @@ from openenv.core.env_server.runner import Crash, EnvRunner
 from openenv.core.env_server.sessions import EndReason, Session
 from openenv.core.env_server.types import Action, EnvironmentMetadata, ResetRequest
 from openenv.core.env_server.visitors import Visitors, WebOptions, visitor_link
-from openenv.core.env_server.web_page import display_title, reset_schema, split_front_matter
+from openenv.core.env_server.web_page import display_description, display_title, reset_schema, split_front_matter
 from openenv.core.env_server.ws_v1 import V1Server
 from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
@@ -140,7 +140,8 @@ class WebRoutes:
     @property
     def title(self) -> str:
         """The heading, as far as it is known before an environment is made."""
-        return _heading(self._load_metadata(), self._title)[0]
+        known = self._load_metadata()
+        return display_title(known.name, self._title, split_front_matter(known.readme_content or "")[0])
 
     @property
     def manager(self) -> WebInterfaceManager:
@@ -173,12 +174,12 @@ class WebRoutes:
     async def _page(self) -> Response:
         server = self._server
         told = await self._tell()
-        title, emoji, readme = _heading(told, self._title)
+        settings, readme = split_front_matter(told.readme_content or "")
         body = {
-            "title": title,
-            "emoji": emoji,
+            "title": display_title(told.name, self._title, settings),
+            "emoji": settings.get("emoji", ""),
             "name": told.name,
-            "description": told.description,
+            "description": display_description(told.description, settings, readme),
             "version": told.version,
             "author": told.author,
             "readme": readme,
@@ -305,12 +306,6 @@ class WebRoutes:
         except SessionNotFoundError:
             return None
         return session if session.evictable else None
-
-
-def _heading(told: EnvironmentMetadata, given: str | None) -> tuple[str, str, str]:
-    """Title, emoji, and the README without the settings at its top."""
-    settings, readme = split_front_matter(told.readme_content or "")
-    return display_title(told.name, given, settings), settings.get("emoji", ""), readme
 
 
 async def _to_page(request: Request) -> Response:

@@ -17,7 +17,7 @@ from pydantic.errors import PydanticUserError
 
 from openenv.core.env_server.interfaces import Environment
 
-__all__ = ["display_title", "reset_schema", "split_front_matter"]
+__all__ = ["display_description", "display_title", "reset_schema", "split_front_matter"]
 
 _USUAL: Mapping[str, Any] = {
     "seed": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Seed"},
@@ -81,6 +81,19 @@ def display_title(name: str, given: str | None, settings: Mapping[str, str]) -> 
         return given or settings["title"]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").replace("-", " ").split()
     return " ".join(word if word.isupper() else word.capitalize() for word in words) or name
+
+
+def display_description(told: str, settings: Mapping[str, str], readme: str) -> str:
+    """The line below the heading: what the environment says of itself; where that is nothing but a class name, the
+    short description in the README's settings, or the first sentence of its text."""
+    if not re.fullmatch(r"\S+ environment", told):
+        return told
+    if settings.get("short_description"):
+        return settings["short_description"]
+    paragraphs = (part.strip() for part in re.split(r"\n\s*\n", readme))
+    text = next((part for part in paragraphs if re.match(r"[A-Z][^|`]*$", part)), "")
+    sentence = re.match(r"(?s).{1,160}?\.(?=\s|$)", text)
+    return " ".join(sentence.group().split()) if sentence else told
 
 
 def _reset_of(env_class: type[Any] | None) -> Callable[..., Any] | None:

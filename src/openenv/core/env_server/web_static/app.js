@@ -138,6 +138,12 @@ async function step() {
   else focusAction();
 }
 
+/** In a text area Enter is a new line. */
+function showKey() {
+  const long = actionForm.fields.some((one) => one.kind === "long");
+  byId("step").querySelector("kbd").textContent = long ? "Ctrl ↵" : "↵";
+}
+
 function focusAction() {
   if (!actionForm?.focus()) byId("step").focus();
 }
@@ -162,6 +168,7 @@ function showTool() {
   if (!tool) return;
   byId("tool-about").textContent = tool.description ?? "";
   actionForm = new SchemaForm(byId("action-fields"), tool.inputSchema ?? tool.input_schema ?? {}, "tool-in");
+  showKey();
 }
 
 // ------------------------------------------------------------------ the page itself
@@ -213,6 +220,7 @@ function show() {
   } else {
     byId("action-about").textContent = (page.action.description ?? "").split("\n\n")[0];
     actionForm = new SchemaForm(byId("action-fields"), page.action, "action-in");
+    showKey();
   }
   byId("panel-readme").replaceChildren(...markdown(page.readme));
   showTabs();
