@@ -9,3 +9,4 @@ from openenv.core.env_server.http_server import create_app
 __all__ = ["WebInterfaceManager", "create_web_interface_app", "load_environment_metadata"]
 
 create_web_interface_app = create_app
+"""`create_app`, by the name that other OpenEnv packages have for it."""
