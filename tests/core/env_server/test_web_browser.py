@@ -88,6 +88,7 @@ def badge(page: Page, state: str) -> None:
 
 def begin(page: Page) -> None:
     page.locator("#reset").click()
+    expect(page.locator("#reset")).to_be_enabled()  # it is not while the call runs
     phase(page, "playing")
 
 
@@ -307,7 +308,7 @@ def test_where_only_one_may_live_the_page_makes_way(visit: Open, env: type[Count
             badge(page, "refused")
             expect(page.locator("#alert")).to_contain_text("No place is free")
             trainer.step({"op": "inc"})
-        env.log.wait_for("close", 2)
+        live.wait_for_sessions(0)
         begin(page)
     live_now = 0
     for one in env.log.events:
@@ -347,7 +348,7 @@ def test_visitors_have_sessions_of_their_own_up_to_a_number(visit: Open, env: ty
         pages[1].locator("#step").click()
         expect(pages[1].locator("#observation .facts")).to_contain_text("count1")
         pages[0].close()
-        env.log.wait_for("close")
+        live.wait_for_sessions(0, visitors=1)
         begin(pages[2])
     assert len(env.log.of("init")) == 3
 
@@ -355,7 +356,7 @@ def test_visitors_have_sessions_of_their_own_up_to_a_number(visit: Open, env: ty
 def test_a_silent_visitor_is_sent_away(visit: Open, env: type[CountEnv]) -> None:
     with served(env, web=WebOptions(idle_s=0.2)) as live:
         page = visit(live)
-        begin(page)
+        page.locator("#reset").click()
         badge(page, "lost")
         expect(page.locator("#alert")).to_contain_text("Nothing was played for a while")
         env.log.wait_for("close")
@@ -381,7 +382,8 @@ def test_a_connection_on_which_nothing_comes_back_is_given_up(visit: Open, env: 
     with served(env) as live, FaultProxy("127.0.0.1", live.port) as proxy:
         page = visit(proxy.url)
         begin(page)
-        proxy.black_hole(proxy.accepted)  # the newest connection: that of the session
+        for number in range(1, proxy.accepted + 1):  # all that there are; those to come are spared
+            proxy.black_hole(number)
         page.locator("#step").click()
         page.locator("#cancel").click()
         badge(page, "resumed")
