@@ -24,7 +24,7 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, Observati
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.visitors import WebOptions
 from openenv.core.session.features import Feature
-from openenv.testing import FaultProxy
+from openenv.testing import FaultProxy, SpaceStub
 from sudoku_env import SudokuAction, SudokuObservation
 from sudoku_env.engine import make_puzzle
 from sudoku_env.server.sudoku_environment import SudokuEnvironment
@@ -598,3 +598,16 @@ def test_below_a_prefix(visit: Open, env: type[CountEnv]) -> None:
         page.locator("#step").click()
         expect(page.locator("#observation")).to_contain_text("env no")
         assert json.loads(page.evaluate("fetch('metadata').then((one) => one.text())"))["name"] == "CountEnv"
+
+
+def test_in_a_space_whose_proxy_cuts(visit: Open, env: type[CountEnv]) -> None:
+    with served(env) as live, SpaceStub(live, token="", sleep_s=0) as space:
+        page = visit(space.url)
+        assert page.url.endswith("/spaces/org/name/web/")  # the server itself knows nothing of this prefix
+        begin(page)
+        for number in (1, 2, 3):
+            page.locator("#step").click()
+            expect(page.locator("#step-count")).to_have_text(str(number))
+            space.cut()
+        badge(page, "resumed")
+    assert [one["env_no"] for one in env.log.of("step")] == [env.log.of("init")[0]["env_no"]] * 3
