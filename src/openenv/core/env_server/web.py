@@ -29,6 +29,7 @@ from openenv.core.env_server.http import SESSION_HEADER, model_schema
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction
 from openenv.core.env_server.runner import Crash, EnvRunner
+from openenv.core.env_server.security import HUB, SPACES
 from openenv.core.env_server.sessions import EndReason, Session
 from openenv.core.env_server.types import Action, EnvironmentMetadata, ResetRequest
 from openenv.core.env_server.visitors import Visitors, WebOptions, visitor_link
@@ -47,7 +48,6 @@ logger = logging.getLogger("openenv.server")
 
 COOKIE = "openenv_web"
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_FRAMED_BY_HUB = "https://huggingface.co https://*.hf.space"
 _NO_SESSION = (
     "This request names no session of yours: POST /web/reset opens one, and names it in the OpenEnv-Session header "
     "and in a cookie; send either back"
@@ -109,7 +109,7 @@ class WebRoutes:
         self._metadata: EnvironmentMetadata | None = None
         self._asking = asyncio.Lock()
         space = bool(os.environ.get("SPACE_HOST") or os.environ.get("SPACE_ID"))
-        self._headers = _page_headers(framed_by=f"'self' {_FRAMED_BY_HUB}" if space else "'self'")
+        self._headers = _page_headers(framed_by=f"'self' {HUB} {SPACES}" if space else "'self'")
 
     def register(self, app: FastAPI) -> None:
         """Add the routes."""
