@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -101,9 +102,10 @@ def visit(browser: str, tmp_path: Path) -> Iterator[Callable[..., None]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "HOME": str(tmp_path)},
+                start_new_session=True,  # Debian's command is a script, and the browser a child of it
             )
             processes.callback(process.wait, 30)
-            processes.callback(process.kill)
+            processes.callback(os.killpg, process.pid, signal.SIGKILL)
 
         yield open_page
 
