@@ -40,7 +40,7 @@ from openenv.core.wire.messages import CallKind, WSErrorCode
 if TYPE_CHECKING:
     from openenv.core.env_server.http_server import HTTPEnvServer
 
-__all__ = ["SESSION_HEADER", "HTTPRoutes"]
+__all__ = ["SESSION_HEADER", "HTTPRoutes", "model_schema"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -207,10 +207,10 @@ class HTTPRoutes:
         """``GET /schema``: JSON Schemas of the environment's models."""
         server = self._server
         return SchemaResponse(
-            action=_schema(server.action_cls),
-            observation=_schema(server.observation_cls),
-            state=_schema(server.state_cls),
-            reset_observation=_schema(server.reset_observation_cls or server.observation_cls),
+            action=model_schema(server.action_cls),
+            observation=model_schema(server.observation_cls),
+            state=model_schema(server.state_cls),
+            reset_observation=model_schema(server.reset_observation_cls or server.observation_cls),
         )
 
     async def metadata(self) -> Response:
@@ -238,7 +238,7 @@ async def _ask_metadata(runner: EnvRunner) -> bytes:
 # ---------------------------------------------------------------- bodies
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
+def model_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema of a model; a bare object where a field of it has none."""
     try:
         return model.model_json_schema()
@@ -248,7 +248,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def _documented(model: type[BaseModel]) -> dict[str, Any]:
     """A schema for inside an OpenAPI document, where references into a schema of its own do not resolve."""
-    schema = _schema(model)
+    schema = model_schema(model)
     return {"title": model.__name__, "type": "object"} if "$defs" in schema else schema
 
 

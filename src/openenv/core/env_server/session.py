@@ -53,6 +53,7 @@ class EndReason(StrEnum):
     DROPPED = "dropped"
     IDLE = "idle"
     EVICTED = "evicted"
+    GAVE_WAY = "gave way"
     EXPIRED = "expired"
     DRAINING = "draining"
     FAILED = "failed"
@@ -63,6 +64,7 @@ _EVENTS = {
     EndReason.DROPPED: Event.DROP,
     EndReason.IDLE: Event.TIMER,
     EndReason.EVICTED: Event.TIMER,
+    EndReason.GAVE_WAY: Event.CLOSE,  # whatever it is doing
     EndReason.EXPIRED: Event.TIMER,
     EndReason.DRAINING: Event.DRAIN,
 }
