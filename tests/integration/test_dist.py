@@ -79,6 +79,8 @@ def test_the_wheel_is_whole(dist: Path) -> None:
     }
     assert sources <= set(names)
     assert "openenv/py.typed" in names
+    page = ROOT / "src" / "openenv" / "core" / "env_server" / "web_static"
+    assert {str(file.relative_to(ROOT / "src")) for file in page.iterdir()} <= set(names)
     assert not [name for name in names if not name.startswith(("openenv/", "openenv_core/", "openenv-"))]
     (packed,) = dist.glob("openenv-*.tar.gz")
     with tarfile.open(packed) as archive:

@@ -54,6 +54,7 @@ class EndReason(StrEnum):
     DROPPED = "dropped"
     IDLE = "idle"
     EVICTED = "evicted"
+    GAVE_WAY = "gave way"
     EXPIRED = "expired"
     DRAINING = "draining"
     FAILED = "failed"
@@ -64,6 +65,7 @@ _EVENTS = {
     EndReason.DROPPED: Event.DROP,
     EndReason.IDLE: Event.TIMER,
     EndReason.EVICTED: Event.TIMER,
+    EndReason.GAVE_WAY: Event.CLOSE,  # whatever it is doing
     EndReason.EXPIRED: Event.TIMER,
     EndReason.DRAINING: Event.DRAIN,
 }
@@ -99,6 +101,7 @@ class Session:
         closed: done when ``close()`` of the environment has returned.
         pinned: it is in use even while it is silent: a socket that may leave without it is attached.
         leased_at: when its socket was lost, on the loop's clock; None while it has one.
+        claimed: its client has named it, or may be trusted to. Nobody may know of an evictable one that is not claimed.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Session:
         self._touched = self._loop.time()
         self.leased_at: float | None = None
         self.pinned = False
+        self.claimed = True
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
