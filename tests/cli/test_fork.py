@@ -78,7 +78,7 @@ def game(**more: str) -> StubSpace:
 
 
 def swapped(reference: str = PIN, **files: str) -> Swap:
-    """The swap of a Space of these files; ``__`` in a name is a slash, and ``_`` before the ending a dot."""
+    """The swap of a Space of these files."""
     swap = Swap(files, list(files), reference)
     swap.run()
     return swap
