@@ -13,6 +13,7 @@ from openenv.cli.demo import demo
 from openenv.cli.doctor import doctor
 from openenv.cli.fork import fork
 from openenv.cli.init import init
+from openenv.cli.play import play
 from openenv.cli.policy import policy
 from openenv.cli.push import push
 from openenv.cli.wait import wait
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(fork)
 app.command()(init)
+app.command()(play)
 app.command()(push)
 app.command()(wait)
 app.add_typer(conformance)
