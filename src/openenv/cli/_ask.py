@@ -173,7 +173,8 @@ def constants_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 def from_line(fields: Sequence[Field], line: str) -> dict[str, Any]:
     """The values that a line names: a JSON object, ``name=value`` pairs, or bare values in the order of the fields.
 
-    Where there is one field, or one that is required, the whole line is its value.
+    Where there is one field, or one that is required, the whole line is its value. Where none is required, bare values
+    are those of the first fields.
 
     Raises:
         BadValue: it is none of these, or a value does not fit.
@@ -193,14 +194,15 @@ def from_line(fields: Sequence[Field], line: str) -> dict[str, Any]:
         if missing := [field.name for field in fields if field.required and field.name not in values]:
             raise BadValue(f"{', '.join(missing)} must be given, too")
         return values
-    main = [field for field in fields if field.required] or list(fields)
-    if len(main) == 1 and text:
-        return {main[0].name: main[0].read(text)}
+    main = [field for field in fields if field.required]
+    if text and len(main or fields) == 1:
+        only = (main or fields)[0]
+        return {only.name: only.read(text)}
     words = _words(text)
-    for asked in (main, fields):
+    for asked in (main, fields if main else fields[: len(words)]):
         if words and len(words) == len(asked):
             return {field.name: field.read(word) for field, word in zip(asked, words, strict=True)}
-    names = " ".join(f"{field.name}=..." for field in main)
+    names = " ".join(f"{field.name}=..." for field in main or fields)
     raise BadValue(f"{line.strip()!r} is not understood; type {names or 'a JSON object'}, or an empty line to be asked")
 
 
