@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from openenv import __version__
+from openenv.cli._says import wrong
 
-__all__ = ["Hub", "HubError", "SpaceNow"]
+__all__ = ["Hub", "HubError", "SpaceNow", "known_token", "need_hub"]
+
+INSTALL = "pip install 'openenv[hub]'"
 
 _WORDS = {
     401: "the Hub does not take this token: log in with `hf auth login`, or set HF_TOKEN",
@@ -25,6 +28,26 @@ _WORDS = {
     409: "there is something of that name already",
     429: "the Hub limits this account for now: try again later",
 }
+
+
+def need_hub(command: str) -> None:
+    """Look for the ``hub`` extra.
+
+    Raises:
+        typer.Exit: it is not there.
+    """
+    try:
+        import huggingface_hub  # noqa: F401
+        import pathspec  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise wrong(command, f"{error.name} is not installed. Run: {INSTALL}") from None
+
+
+def known_token() -> str:
+    """The user's token, so that it can be kept out of files and messages; empty without one."""
+    from huggingface_hub import get_token
+
+    return str(get_token() or "")
 
 
 class HubError(Exception):
@@ -90,9 +113,7 @@ class Hub:
         Raises:
             HubError: there is no token, or it is not taken.
         """
-        from huggingface_hub import get_token
-
-        if not get_token():
+        if not known_token():
             raise HubError("there is no token: log in with `hf auth login`, or set HF_TOKEN")
         return str(self._asked("who you are", self._api.whoami)["name"])
 
@@ -226,6 +247,4 @@ class Hub:
         return HubError(text, status)
 
     def _never_shown(self) -> tuple[str, ...]:
-        from huggingface_hub import get_token
-
-        return tuple(secret for secret in (*self.secrets, get_token() or "") if secret)
+        return tuple(secret for secret in (*self.secrets, known_token()) if secret)

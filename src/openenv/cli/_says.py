@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-__all__ = ["failed", "need_hub", "note", "pairs", "wrong"]
-
-INSTALL_HUB = "pip install 'openenv[hub]'"
+__all__ = ["failed", "note", "pairs", "wrong"]
 
 _KEY = re.compile(r"[A-Za-z_]\w*")
 
@@ -33,19 +31,6 @@ def wrong(command: str, text: str) -> typer.Exit:
     """What to raise when it cannot be tried: exit code 2."""
     note(f"openenv {command}: {text}")
     return typer.Exit(2)
-
-
-def need_hub(command: str) -> None:
-    """Look for the ``hub`` extra.
-
-    Raises:
-        typer.Exit: it is not there.
-    """
-    try:
-        import huggingface_hub  # noqa: F401
-        import pathspec  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise wrong(command, f"{error.name} is not installed. Run: {INSTALL_HUB}") from None
 
 
 def pairs(command: str, option: str, given: Sequence[str], *, from_environment: bool = False) -> dict[str, str]:

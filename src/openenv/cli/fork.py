@@ -18,8 +18,8 @@ from typing import Annotated
 
 import typer
 
-from openenv.cli._hub import Hub, HubError, SpaceNow
-from openenv.cli._says import failed, need_hub, note, pairs, wrong
+from openenv.cli._hub import Hub, HubError, SpaceNow, need_hub
+from openenv.cli._says import failed, note, pairs, wrong
 from openenv.cli._space_files import Refusal
 from openenv.cli._swap import Swap, wanted_files
 from openenv.cli._wheel import WHEEL, git_reference, write_wheel

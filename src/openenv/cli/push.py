@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from openenv.auto._manifest import read_manifest
-from openenv.cli._hub import Hub, HubError
+from openenv.cli._hub import Hub, HubError, known_token, need_hub
 from openenv.cli._images import build_image, push_image
 from openenv.cli._parcel import Parcel, gather
-from openenv.cli._says import failed, need_hub, note, pairs, wrong
+from openenv.cli._says import failed, note, pairs, wrong
 from openenv.cli._space_files import WEB_VARIABLE, Refusal, SpaceFiles
 
 __all__ = ["push"]
@@ -149,12 +149,10 @@ def _manifest(directory: Path) -> tuple[str, int | None, dict[str, str]]:
 
 
 def _pack(order: _Order) -> Parcel:
-    from huggingface_hub import get_token
-
     try:
         parcel = gather(order.folder, order.exclude)
         changes = SpaceFiles(parcel, order.name, order.port, order.interface, order.base_image).prepare()
-        found = parcel.secrets([get_token() or "", *order.secrets.values()])
+        found = parcel.secrets([known_token(), *order.secrets.values()])
     except (OSError, Refusal) as error:
         raise wrong("push", str(error)) from None
     for change in changes:
