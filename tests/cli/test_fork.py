@@ -24,7 +24,7 @@ FROM python:3.12-slim AS builder
 RUN apt-get install -y git
 COPY pyproject.toml uv.lock ./
 # openenv stays where it is in comments
-RUN --mount=type=cache,target=/root/.cache \\
+RUN --mount=type=cache,target=/cache \\
     if [ -f uv.lock ]; then \\
         uv sync --frozen --no-editable; \\
     else \\

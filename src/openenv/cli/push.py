@@ -127,7 +127,7 @@ def push(
 
 def _check_options(registry: str | None, create_pr: bool, count: int, settings: bool) -> None:
     if registry is not None and (create_pr or count > 1 or settings):
-        raise wrong("push", "--registry pushes an image: --create-pr, --count, --env-var and --secret are of Spaces")
+        raise wrong("push", "an image goes to the registry: --create-pr, --count, --env-var and --secret are of Spaces")
     if create_pr and (count > 1 or settings):
         raise wrong("push", "--create-pr proposes files to one Space: its settings, and other Spaces, are not for it")
 
