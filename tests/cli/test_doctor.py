@@ -211,6 +211,21 @@ def _self_signed(folder: Path) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+def test_a_server_that_says_nothing_is_waited_for_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        code, found = examined(f"http://127.0.0.1:{mute.getsockname()[1]}", "--timeout", "0.3")
+    assert (code, list(found), found["http"]["verdict"]) == (1, ["tcp", "http"], "problem")
+    assert "no answer in time" in found["http"]["text"]
+
+
+def test_behind_a_proxy_the_way_is_the_proxys() -> None:
+    env = {"http_proxy": f"http://name:the-password@127.0.0.1:{free_port()}", "no_proxy": ""}
+    code, found = examined("http://server.invalid", env=env)
+    assert (code, list(found), found["proxy"]["verdict"]) == (1, ["proxy", "http"], "note")
+    assert "127.0.0.1" in found["proxy"]["text"]
+    assert "the-password" not in json.dumps(found)
+
+
 def test_a_server_of_another_kind_is_not_taken_for_one() -> None:
     async def babble(connection: Any) -> None:
         await connection.recv()

@@ -9,12 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from openenv.core.env_server.http_server import create_app
 from openenv.testing import FaultProxy, ServerProcess, SpaceStub
 from support.clients import count_server
 from support.commands import openenv
+from support.envs import CountAction, CountObservation, fresh_env
+from support.live import serve
 from support.tool_envs import tool_server
 
 TOKEN = "hf_the_token_of_the_test"
@@ -174,6 +178,31 @@ def test_a_private_space_takes_its_token() -> None:
     assert "private Space" in refused.stderr
     assert "openenv doctor" in refused.stderr
     assert TOKEN not in done.stdout + done.stderr + refused.stderr
+
+
+def test_a_sleeping_space_is_waited_for() -> None:
+    with count_server(plain=False) as server, SpaceStub(server.url, token="", sleep_s=1.0) as space:
+        done = openenv("play", space.url, typed="inc\n")
+    assert (done.returncode, "count: 1" in done.stdout) == (0, True), done.stderr
+    assert "HTTP 503" in done.stderr
+    assert "Waiting for it" in done.stderr
+
+
+def test_a_server_without_a_schema_takes_json() -> None:
+    env = fresh_env()
+    app = create_app(env, CountAction, CountObservation)
+
+    async def without_schema(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path") == "/schema":
+            scope["path"] = "/nothing"
+        await app(scope, receive, send)
+
+    with serve(without_schema) as url:
+        done = openenv("play", url, typed='{"op": "echo", "arg": "x"}\n\n')
+        assert [one["op"] for one in env.log.of("step")] == ["echo"]
+    assert done.returncode == 1
+    assert "type them as JSON objects" in done.stderr
+    assert "'' is not understood; type a JSON object" in done.stderr
 
 
 def test_a_full_server_and_none_at_all() -> None:

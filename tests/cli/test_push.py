@@ -75,6 +75,8 @@ def env(tmp_path: Path) -> Path:
             ".pytest_cache/README.md": "x",
             "server/tls.key": "x",
             "game_env.egg-info/PKG-INFO": "x",
+            "build/lib/game/__init__.py": "",
+            "dist/game-0.1.0.tar.gz": "x",
         },
     )
 

@@ -183,7 +183,7 @@ class Checkup:
             health = await self._ask("/health")
         except NotReady as found:
             self._unwell(found.error, found.retryable)
-            if found.error.status in (401, 403, 404):
+            if found.error.status in (None, 401, 403, 404):
                 raise _Stop from found
             return
         status = str(health.get("status", "says nothing"))

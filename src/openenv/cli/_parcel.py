@@ -24,6 +24,7 @@ _ALWAYS = frozenset(("Dockerfile", "README.md", "openenv.yaml", "server/Dockerfi
 """What a Space needs, although images leave it out."""
 
 _JUNK = ("__pycache__", "node_modules", "venv", "*.egg-info", "*.pyc", "*.pyo", "*.swp", "*~")
+_JUNK_AT_ROOT = ("build", "dist")
 _KEYS = ("*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "*.env", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
 _CREDENTIALS = (
     *("credentials.json", "service_account*.json", "service-account*.json", "netrc", "token", "token.txt"),
@@ -148,6 +149,8 @@ def _never(path: Path, root: Path) -> str:
     if path.name.startswith(".") and (path.name not in _KEPT_HIDDEN or path.is_dir()):
         return "hidden"
     if any(fnmatch(path.name, pattern) for pattern in _JUNK):
+        return "made by tools"
+    if path.parent == root and path.is_dir() and path.name in _JUNK_AT_ROOT:
         return "made by tools"
     if path.is_dir() and (path / "pyvenv.cfg").exists():
         return "a virtual environment"

@@ -22,11 +22,13 @@ from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 from openenv.core.transport.address import Address
 from openenv.core.transport.credentials import Credentials
-from openenv.core.transport.probe import NotReady, get_json
+from openenv.core.transport.probe import NotReady, get_json, wait_until_ready
 
 __all__ = ["play"]
 
 _ENDS = ("quit", "exit", "q")
+_STARTING = (502, 503, 504)
+_WAKES_S = 300.0
 
 
 def play(
@@ -76,21 +78,26 @@ def _find_game(url: str, token: str | None, timeout: float) -> Game:
 
 
 def _schema(url: str, token: str | None, timeout: float) -> dict[str, Any] | None:
+    """The server's schema; None if it has none. A Space that sleeps is waited for."""
     address = Address.parse(url)
     headers = Credentials(token).headers(address, {})
+    limit = min(timeout, 10.0)
     try:
-        return asyncio.run(get_json(address, "/schema", headers, min(timeout, 10.0)))
+        return asyncio.run(get_json(address, "/schema", headers, limit))
     except NotReady as found:
-        if found.error.status == 404 and "Authorization" in headers:
-            return None
-        if found.error.status == 404 and asyncio.run(_is_healthy(address, headers)):
-            return None
-        raise found.error from found.error.__cause__
+        error = found.error
+    if error.status == 404 and asyncio.run(_is_healthy(address, headers, limit)):
+        return None
+    if error.status in _STARTING:
+        note(f"{error} Waiting for it, {_WAKES_S:.0f} s at most ...")
+        asyncio.run(wait_until_ready(address, headers, _WAKES_S))
+        return _schema(url, token, timeout)
+    raise error from error.__cause__
 
 
-async def _is_healthy(address: Address, headers: dict[str, str]) -> bool:
+async def _is_healthy(address: Address, headers: dict[str, str], limit: float) -> bool:
     try:
-        await get_json(address, "/health", headers, 10.0)
+        await get_json(address, "/health", headers, limit)
     except NotReady:
         return False
     return True
