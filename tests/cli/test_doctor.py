@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from openenv.core.env_server.http_server import create_app
 from openenv.testing import SpaceStub
 from openenv.testing.processes import free_port
 from support.clients import ScriptedServer, count_server
 from support.commands import openenv
+from support.envs import CountAction, CountObservation, fresh_env
+from support.live import serve
 from support.tool_envs import tool_server
 
 TOKEN = "hf_the_token_of_the_test"
@@ -99,6 +102,15 @@ def test_a_private_space_with_and_without_its_token() -> None:
         assert found["websocket"]["verdict"] == "ok"
         # A token that lies about is for the Hub's hosts alone.
         assert examined(space.url, env={"HF_TOKEN": TOKEN})[1]["http"]["data"]["token_sent"] is False
+
+
+def test_a_server_that_wants_its_own_token() -> None:
+    with serve(create_app(fresh_env(), CountAction, CountObservation, token=TOKEN)) as url:
+        code, found = examined(url)
+        assert (code, list(found)) == (1, ["tcp", "http", "auth"])  # /health is for everybody
+        assert found["auth"]["data"] == {"status": 401, "token_sent": False}
+        assert "--token" in found["auth"]["next"]
+        assert examined(url, "--token", TOKEN)[0] == 0
 
 
 def test_a_sleeping_space_is_waited_for() -> None:

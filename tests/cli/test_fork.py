@@ -231,6 +231,19 @@ def test_requirements_and_what_came_along() -> None:
     assert "openai" in swap.notes[0]
 
 
+def test_only_requirements_are_edited() -> None:
+    text = (
+        '[project]\nname = "x"\nkeywords = ["openenv"]\ndependencies = ["numpy", "openenv"]\n\n'
+        '[project.optional-dependencies]\nserver = [\n    "openenv",\n    # "openenv",\n]\n\n'
+        '[tool.x]\nnames = ["openenv"]\n'
+    )
+    files = {"Dockerfile": "FROM python:3.11\nRUN pip install .\n", "pyproject.toml": text}
+    swap = Swap(files, list(files), PIN)
+    swap.run()
+    new = text.replace('"numpy", "openenv"', f'"numpy", "{OURS}"').replace('    "openenv"', f'    "{OURS}"')
+    assert swap.edited == {"pyproject.toml": new}
+
+
 def test_hatchling_is_told_to_take_a_url() -> None:
     text = '[build-system]\nbuild-backend = "hatchling.build"\n[project]\nname = "x"\ndependencies = ["openenv"]\n'
     files = {"Dockerfile": "FROM python:3.11\nRUN pip install .\n", "pyproject.toml": text}

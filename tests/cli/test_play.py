@@ -106,13 +106,19 @@ def test_fields_are_asked_for_until_they_fit() -> None:
 
 
 def test_a_move_that_is_refused_leaves_the_game_going() -> None:
+    lines = ["op=invalid arg=not-there", "op=raise", "nothing here {", "reset timeout_s=soon", "op=inc", "done"]
     with count_server(plain=False) as server:
-        done = openenv("play", server.url, typed="op=invalid arg=not-there\nop=raise\nnothing here {\nop=inc\ndone\n")
+        done = openenv(
+            "play",
+            server.url,
+            typed="\n".join(lines),
+        )
         assert [one["op"] for one in server.env.log.of("step")][-2:] == ["inc", "done"]
         assert len(server.env.log.of("init")) == 1
     assert done.returncode == 1  # a pipe's line failed
     assert "InvalidActionError: not-there" in done.stderr
     assert "EnvExecutionError" in done.stderr
+    assert "this cannot be asked for" in done.stderr
     assert "done (terminated)" in done.stdout
 
 

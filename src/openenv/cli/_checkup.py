@@ -225,6 +225,9 @@ class Checkup:
             fields = sorted(schema.get("action", {}).get("properties", {}))
             self._ok("schema", f"actions have {', '.join(fields) or 'no fields'}", action_fields=fields)
         except NotReady as found:
+            if found.error.status in (401, 403):  # only /health is open to everybody
+                self._unwell(found.error, found.retryable)
+                raise _Stop from found
             move = "`openenv play` and AutoEnv need it; clients with models of their own do not"
             self._say("schema", Verdict.NOTE, str(found.error), move)
         try:

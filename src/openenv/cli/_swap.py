@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ _WORD = re.compile(
 _INSTALLS = re.compile(r"\b(?:pip3?\s+install|uv\s+add|uv\s+tool\s+install|pipx\s+install)\b")
 _VENDORED = re.compile(r"(?:^|/)(?:openenv|openenv_core|src/core)/(?:core/)?(?:env_server|http_env_client\.py)")
 _OLD_PYTHON = re.compile(r"^\s*FROM\s+(?:\S*/)?python:3\.(\d+)", re.I | re.M)
+
+_REQUIREMENTS = frozenset(("build-system.requires", "project.dependencies", "tool.uv.dev-dependencies"))
 
 _BORROWED = {
     "fastmcp": "fastmcp",
@@ -163,10 +165,7 @@ class Swap:
         found = {one for one in _requirements_of(before) if self._is_upstreams(one, path)}
         if not found:
             return text
-        lines = []
-        for line in text.splitlines(keepends=True):
-            lines.append(line if line.lstrip().startswith("#") else self._in_toml(line, found))
-        text = "".join(lines)
+        text = "".join(self._in_toml(line, found) if asks else line for line, asks in _lines_that_ask(text))
         text = re.sub(r'^[ \t]*"?openenv(?:-core)?"?[ \t]*=[ \t]*\{[^}\n]*\}[^\n]*\n', "", text, flags=re.M)
         text = self._newer_python(text, before.get("project", {}).get("requires-python"), path)
         if "hatchling" in str(before.get("build-system", {}).get("build-backend", "")) and "://" in self.reference:
@@ -254,6 +253,19 @@ def _requirements_of(project: Mapping[str, Any]) -> list[str]:
     lists += [*project.get("dependency-groups", {}).values(), project.get("build-system", {}).get("requires", [])]
     lists.append(project.get("tool", {}).get("uv", {}).get("dev-dependencies", []))
     return [one for group in lists for one in group if isinstance(one, str)]
+
+
+def _lines_that_ask(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines of a ``pyproject.toml``, and whether they stand in a list of requirements and are no comment."""
+    table = key = ""
+    for line in text.splitlines(keepends=True):
+        if header := re.match(r"\s*\[([\w.\s\"-]+)\]\s*(?:#.*)?$", line):
+            table, key = header[1].replace('"', "").strip(), ""
+        elif begun := re.match(r"\s*\"?([\w.-]+)\"?\s*=", line):
+            key = begun[1]
+        place = f"{table}.{key}" if table else key
+        asks = place in _REQUIREMENTS or table in ("project.optional-dependencies", "dependency-groups")
+        yield line, asks and not line.lstrip().startswith("#")
 
 
 def _with_direct_references(text: str, tool: Mapping[str, Any], path: str) -> str:

@@ -71,7 +71,7 @@ def fork(
         if source is None:
             raise HubError(f"there is no Space {source_space}, or it is private and this token may not see it")
         if reference is not None:
-            swap = _plan(hub, source, reference.shown(hub, repo_id or source_space))
+            swap = _plan(hub, source, reference.shown(hub, repo_id or f"YOU/{source_space.split('/')[1]}"))
             if dry_run:
                 typer.echo(_diff(swap), nl=False)
                 return

@@ -134,6 +134,8 @@ def _rounds(game: Game) -> bool:
             note("This episode is over: type reset to begin another.")
         except OpenEnvError as error:
             note(f"{type(error).__name__}: {error}")
+        except (TypeError, ValueError) as error:  # a parameter of a reset that is the client's own, as timeout_s
+            note(f"this cannot be asked for: {error}")
         ok = ok and sys.stdin.isatty()
 
 
