@@ -12,15 +12,22 @@ NODE_SDK := .node-sdk
 NODE_SDK_STAMP := $(NODE_SDK)/.ready
 # The TypeScript SDK is asked for where Node and npm are; elsewhere its test says so and is skipped.
 NPM := $(shell command -v node >/dev/null 2>&1 && command -v npm 2>/dev/null)
+DOCS := .docs
+DOCS_STAMP := $(DOCS)/.ready
 TRL := .trl
 TRL_STAMP := $(TRL)/.ready
 TRL_OLDEST := .trl-oldest
 TRL_OLDEST_STAMP := $(TRL_OLDEST)/.ready
+SB3 := .sb3
+SB3_STAMP := $(SB3)/.ready
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
-ENVS := echo_env probe_env sudoku_env
+ENVS := echo_env gymnasium_env probe_env sudoku_env
 # The tests mostly wait: several at a time on one core. WORKERS=0 runs them one after another.
 WORKERS ?= 4
+# Real sockets on a machine that may stall: what fails is tried once more, and listed as RERUN, for it wants mending.
+RERUNS ?= 1
+AGAIN := --reruns $(RERUNS) --reruns-delay 1 --rerun-show-tracebacks
 SOAK_CYCLES ?= 10000
 SOAK_MINUTES ?= 30
 SOAK_SEED ?=
@@ -30,7 +37,7 @@ DIST ?= dist
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer mcp2 node-sdk trl demo dist test test-trl faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl sb3 demo dist docs docs-serve test test-trl test-sb3 faults soak bench-policy lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -45,9 +52,13 @@ help:
 	@echo "make mcp2    only the set-up of $(MCP2): version 2 of the MCP SDK, a client that the tests connect"
 	@echo "make node-sdk  only the set-up of $(NODE_SDK): the TypeScript SDK of MCP, another one (needs Node and npm)"
 	@echo "make test-trl  train for real with TRL on the CPU: the newest and the oldest supported version"
+	@echo "make test-sb3  train CartPole over the network with stable-baselines3, as it is"
+	@echo "make sb3     only the set-up of $(SB3), which shares the torch of $(TRL)"
 	@echo "make trl     only the set-up of $(TRL) and $(TRL_OLDEST), with torch: a gigabyte"
 	@echo "make dist    build the wheel and the source distribution, into $(DIST)"
-	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(TRL), $(TRL_OLDEST) and all caches"
+	@echo "make docs    build the documentation site into build/docs; fails on any warning and any broken link"
+	@echo "make docs-serve  show the site at http://localhost:8001, and follow changes"
+	@echo "make clean   remove $(VENV), $(PEER), $(MCP2), $(NODE_SDK), $(DOCS), $(TRL), $(TRL_OLDEST), $(SB3) and all caches"
 
 venv: $(STAMP)
 
@@ -126,6 +137,20 @@ $(TRL_OLDEST_STAMP): tests/trl/oldest.txt $(TRL_STAMP)
 	@$(TRL_OLDEST)/bin/python -c 'from importlib.metadata import version; print("Ready: TRL", version("trl"), "in $(TRL_OLDEST)")'
 	@touch $@
 
+sb3: $(SB3_STAMP)
+
+# Everything is that of .trl, and stable-baselines3 with what it needs beside torch.
+$(SB3_STAMP): tests/sb3/requirements.txt $(TRL_STAMP)
+	@rm -rf $(SB3)
+	@$(PYTHON) -m venv --without-pip $(SB3)
+	@$(PYTHON) -m pip --python $(SB3)/bin/python install --quiet --no-deps --no-compile -r $< -e envs/gymnasium_env
+	@$(SB3)/bin/python -c 'import pathlib, sysconfig; here = pathlib.Path(sysconfig.get_path("purelib")); \
+		there = pathlib.Path("$(TRL)").resolve() / here.relative_to(here.parents[2]); \
+		(here / "torch.pth").write_text(f"import site; site.addsitedir({str(there)!r})\n")'
+	@$(SB3)/bin/python -c 'from importlib.metadata import version; \
+		print("Ready: stable-baselines3", version("stable-baselines3"), "in $(SB3)")'
+	@touch $@
+
 demo: $(STAMP)
 	@$(BIN)/openenv demo
 
@@ -135,9 +160,25 @@ dist: $(STAMP)
 	@$(BIN)/uv build --quiet --out-dir $(DIST) .
 	@ls $(DIST)/openenv-*
 
+# The site's tools read the sources and import nothing of them, so the package itself is not installed with them.
+$(DOCS_STAMP): pyproject.toml
+	@echo "Setting up $(DOCS): some seconds on first use."
+	@rm -rf $(DOCS)
+	@$(PYTHON) -m venv --without-pip $(DOCS)
+	@$(PYTHON) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(DOCS)/requirements.txt
+	@$(PYTHON) -m pip --python $(DOCS)/bin/python install --quiet --no-compile -r $(DOCS)/requirements.txt
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	@$(DOCS)/bin/python scripts/docs_site.py build
+
+docs-serve: $(DOCS_STAMP)
+	@$(DOCS)/bin/python scripts/docs_site.py serve
+
 test: lint $(PEER_STAMP) $(MCP2_STAMP) $(if $(NPM),$(NODE_SDK_STAMP))
-	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -q -m alone $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
+	OPENENV_PEER_REQUIRED=1 OPENENV_MCP2_REQUIRED=1 $(if $(NPM),OPENENV_NODE_REQUIRED=1) $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not alone' $(AGAIN) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m alone $(AGAIN) $(PYTEST_ARGS) || test $$? = 5  # 5: there is none among those asked for
 
 # TextArena brings twenty packages: its environment is tested where there are many already.
 test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
@@ -145,6 +186,9 @@ test-trl: $(TRL_STAMP) $(TRL_OLDEST_STAMP) $(PEER_STAMP)
 		--confcutdir=envs/textarena_env envs/textarena_env/tests $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL)/bin/python -m pytest -q -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
 	cd tests/trl && ../../$(TRL_OLDEST)/bin/python -m pytest -q -c pytest.ini --confcutdir=. -m 'not newest' $(PYTEST_ARGS)
+
+test-sb3: $(SB3_STAMP)
+	cd tests/sb3 && ../../$(SB3)/bin/python -m pytest -q -s -c pytest.ini --confcutdir=. $(PYTEST_ARGS)
 
 faults: $(STAMP) $(PEER_STAMP)
 	OPENENV_PEER_REQUIRED=1 OPENENV_FAULT_REPORT=build/faults $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests/faults $(PYTEST_ARGS)
@@ -169,5 +213,5 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(TRL) $(TRL_OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PEER) $(MCP2) $(NODE_SDK) $(DOCS) $(TRL) $(TRL_OLDEST) $(SB3) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache
 	find src tests envs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,7 @@ A model plays 4x4 boards on a server, through the `environment_factory` of TRL's
 rewards. Without `--model` it is a tiny one that is made on the spot and taught in seconds by a weak player; to play
 well it learns by playing, in some minutes on two cores. `--model Qwen/Qwen3-0.6B` takes one of the hub.
 
-    pip install -r examples/requirements.txt envs/sudoku_env
+    pip install . -r examples/requirements.txt envs/sudoku_env
     python examples/grpo_sudoku.py
 """
 

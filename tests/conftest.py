@@ -18,4 +18,4 @@ settings.load_profile("openenv")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = ["trl"]  # needs torch: `make test-trl`
+collect_ignore = ["sb3", "trl"]  # need torch: `make test-sb3`, `make test-trl`

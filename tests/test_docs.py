@@ -6,45 +6,48 @@ A comment above each block says what it is: ``<!-- file: name.py -->`` is saved 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from openenv.cli.app import app as cli
 from openenv.core import exceptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
-    ROOT / "docs" / "guide.md",
-    ROOT / "docs" / "policy-agent.md",
-    ROOT / "docs" / "architecture.md",
-    ROOT / "docs" / "mcp.md",
-    ROOT / "docs" / "testing.md",
-    ROOT / "docs" / "providers.md",
-    ROOT / "docs" / "spaces.md",
-    ROOT / "docs" / "rubrics.md",
-    ROOT / "docs" / "policy-rollout.md",
-    ROOT / "docs" / "policy-server.md",
-    ROOT / "docs" / "trl.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "envs").glob("*/README.md")),
+    *sorted((ROOT / "examples").rglob("README.md")),
 ]
 ADDRESS = "http://localhost:8000"
 SERVERS = {
     "sudoku": "sudoku_env.server.app:app",
+    "gymnasium": "gymnasium_env.server.app:app",
     "guess": "guess_env:app",
     "search": "search_env:app",
+    "echo": "echo_env.server.app:app",
+    "corridor": "corridor_env:app",
     "counting": "openenv.testing.counting:app",
     "scored": "scored_env:app",
     "stock": "stock_env:app",
 }
 
 FENCE = re.compile(
-    r"(?:^<!-- (?P<kind>file|run|part)(?:: (?P<what>[\w.]+))? -->\n)?^```python\n(?P<code>.*?)^```$", re.M | re.S
+    r"(?:^ *<!-- (?P<kind>file|run|part)(?:: (?P<what>[\w.]+))? -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^ *```$",
+    re.M | re.S,
 )
 
 
@@ -68,12 +71,14 @@ def blocks() -> list[Block]:
         text = page.read_text()
         for match in FENCE.finditer(text):
             line = text.count("\n", 0, match.start("code"))
-            found.append(Block(page.name, line, match["kind"] or "", match["what"] or "", match["code"]))
+            code = textwrap.dedent(match["code"])
+            found.append(Block(str(page.relative_to(ROOT)), line, match["kind"] or "", match["what"] or "", code))
     return found
 
 
 BLOCKS = blocks()
 FILES = [block for block in BLOCKS if block.kind == "file"]
+TESTS = [block for block in FILES if block.what.startswith("test_")]
 SCRIPTS = [block for block in BLOCKS if block.kind == "run"]
 
 
@@ -137,6 +142,7 @@ def test_every_error_is_explained_to_its_reader() -> None:
 
 def test_every_block_is_marked() -> None:
     assert len(SCRIPTS) >= 4
+    assert len({block.what for block in FILES}) == len(FILES), "two pages have a file of the same name"
     assert [str(block) for block in BLOCKS if not block.kind] == []
 
 
@@ -187,30 +193,77 @@ def test_environment_of_the_readme_is_typed(folder: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_users_test_of_the_testing_page_passes(folder: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_trainer.py"]
+@pytest.mark.parametrize("block", TESTS, ids=str)
+def test_tests_of_the_docs_pass(block: Block, folder: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", block.what]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout
-    assert "1 passed" in done.stdout
+    assert f"{block.code.count('def test_')} passed" in done.stdout
 
 
-def test_policy_server_of_the_docs_serves_its_client(folder: Path) -> None:
-    program = folder / "serve_any_port.py"
-    program.write_text((folder / "serve_policy.py").read_text().replace("8000", "0"))
-    process = subprocess.Popen([sys.executable, program], stderr=subprocess.PIPE, text=True)
+@contextmanager
+def policy_server(command: list[str], folder: Path) -> Iterator[tuple[Iterator[str], str]]:
+    """A policy server of the docs: its log, line by line, and its port."""
+    process = subprocess.Popen([sys.executable, *command], cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     try:
-        assert process.stderr is not None
         port = next(line.rpartition(":")[2].strip() for line in process.stderr if "policy server listens at" in line)
-        done = run((folder / "ask_policy.py").read_text().replace("8000", port), folder)
-        assert (done.stdout, done.stderr) == ("(4, 2, 2)\n", "")
-        learned = next(line for line in process.stderr if "chunks" in line)
-        assert "2 chunks, mean reward 0.75" in learned
+        yield process.stderr, port
         process.terminate()
         assert "Traceback" not in process.communicate(timeout=30)[1]
         assert process.returncode == 0
     finally:
         process.kill()
         process.communicate()
+
+
+def test_policy_server_of_the_docs_serves_its_client(folder: Path) -> None:
+    (folder / "serve_any_port.py").write_text((folder / "serve_policy.py").read_text().replace("8000", "0"))
+    with policy_server(["serve_any_port.py"], folder) as (log, port):
+        done = run((folder / "ask_policy.py").read_text().replace("8000", port), folder)
+        assert (done.stdout, done.stderr) == ("(4, 2, 2)\n", "")
+        learned = next(line for line in log if "chunks" in line)
+        assert "2 chunks, mean reward 0.75" in learned
+
+
+def test_policy_of_the_quickstart_balances(folder: Path) -> None:
+    command = ["-m", "openenv.cli", "policy", "serve", "balance:Balance", "--port", "0"]
+    with policy_server(command, folder) as (_, port):
+        done = run((folder / "balance_rollout.py").read_text().replace("8000", port), folder)
+        assert not done.stderr
+        told = ast.literal_eval(done.stdout)
+        assert told["episodes"] >= 8
+        assert told["mean_reward"] > 200  # by chance it is 20
+
+
+def commands(first: str) -> list[str]:
+    """The shell lines of the docs that begin with this word."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    shell = "\n".join(re.findall(r"^ *```(?:bash|console)?\n(.*?)^ *```$", text, re.M | re.S))
+    return re.findall(rf"^(?:\$ )?({first} [^#\n]*?) *(?:#.*)?$", shell, re.M)
+
+
+def test_commands_of_the_docs_exist_with_their_options() -> None:
+    wrong, seen = [], 0
+    for line in commands("openenv"):
+        command: Any = typer.main.get_command(cli)
+        words = shlex.split(line)[1:]
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        own = words[: words.index("--")] if "--" in words else words
+        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        seen += 1
+        if hasattr(command, "commands") or {word.split("=")[0] for word in own if word.startswith("-")} - known:
+            wrong.append(line)
+    assert wrong == []
+    assert seen >= 10
+
+
+def test_make_targets_of_the_docs_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    told = {line.split()[1] for line in commands("make")}
+    assert told - targets == set()
+    assert told
 
 
 def test_readme_tells_how_to_serve_its_environment() -> None:

@@ -348,3 +348,18 @@ def test_package_alone_loads_nothing_of_others(package: str) -> None:
     tops = {name.split(".")[0] for name in ours}
     assert not (HEAVY | {"pydantic", "websockets", "httpx", "asyncio"}) & tops
     assert not {name for name in ours if name.startswith("openenv.core.env_server.")}
+
+
+def test_the_gymnasium_adapters_say_what_they_lack() -> None:
+    code = "import sys; sys.modules['gymnasium'] = None; import openenv.gymnasium"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: The Gymnasium adapters need Gymnasium: pip install 'openenv[gymnasium]'" in done.stderr
+
+
+def test_the_gymnasium_adapters_load_no_server_and_have_one_list_of_names() -> None:
+    loaded = modules_after("import openenv.gymnasium")
+    assert not {"fastapi", "uvicorn", "torch"} & {name.split(".")[0] for name in loaded}
+    assert not {name for name in loaded if name.startswith("openenv.core.env_server.")}
+    short, long = import_module("openenv.gymnasium"), import_module("openenv.integrations.gymnasium")
+    assert short.__all__ == long.__all__
+    assert all(getattr(short, name) is getattr(long, name) for name in short.__all__)

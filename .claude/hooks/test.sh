@@ -26,6 +26,7 @@ while IFS= read -r file; do
             want tests/test_imports.py tests/test_typing.py ;;
         src/openenv/core/env_server/*) of_module "$file"; want tests/core/env_server tests/envs ;;
         src/openenv/*) of_module "$file"; want tests/envs ;;
+        envs/gymnasium_env/*) want envs/gymnasium_env/tests tests/integrations/gymnasium ;;
         envs/sudoku_env/*) want envs/sudoku_env/tests tests/envs ;;
         tests/*test_*.py) want "$file" ;;
         *.md | .ci/* | .claude/*) want tests/test_project.py tests/test_docs.py ;;

@@ -58,7 +58,7 @@ report = Report()
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     about = dict(report.user_properties)
-    if "guarantees" in about and (report.when == "call" or report.outcome != "passed"):
+    if "guarantees" in about and report.outcome != "rerun" and (report.when == "call" or report.outcome != "passed"):
         _report().add(report.nodeid, report.outcome, about["guarantees"], about["hazards"])
 
 

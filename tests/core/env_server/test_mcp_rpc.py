@@ -21,6 +21,8 @@ from openenv.core.env_server.mcp_types import (
     Tool,
 )
 from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.generic_client import GenericEnvClient
+from openenv.core.mcp_client import MCPToolClient
 from support.envs import CountAction, CountObservation, fresh_env
 from support.live import serve
 from support.tool_envs import ToolsEnv, ToolServer, tool_server
@@ -482,3 +484,30 @@ def test_the_operator_can_switch_simulation_off_on_the_socket(mode: str) -> None
                 client.open()
                 reply = client.call("reset", 1)
                 assert (reply["data"]["code"], reply["data"]["applied"]) == ("UNKNOWN_TYPE", False)
+
+
+# ------------------------------------------------------------------- arguments
+
+
+class WeighingEnv(ToolsEnv):
+    """Its tool says what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        @self.tool()
+        def weigh(x: float, more: dict[str, Any] | None = None) -> str:
+            return repr((x, more))
+
+
+@pytest.mark.parametrize("client", [MCPToolClient, GenericEnvClient])
+def test_arguments_without_a_word_in_json_reach_the_tool(client: Any) -> None:
+    given = {"x": float("nan"), "more": {"at": [float("inf"), None, -float("inf")]}}
+    with tool_server(base=WeighingEnv) as server, client(base_url=str(server.url)).sync() as env:
+        env.reset()
+        if client is MCPToolClient:
+            seen = env.call_tool("weigh", **given)
+        else:
+            action = {"type": "call_tool", "tool_name": "weigh", "arguments": given}
+            seen = env.step(action).observation["result"]["data"]
+        assert seen == repr((given["x"], given["more"]))

@@ -84,12 +84,18 @@ current_bench: contextvars.ContextVar[Bench | None] = contextvars.ContextVar("op
 
 @dataclass(slots=True)
 class ToolCall:
-    """One call of a tool. ``failure`` is what it raised, before the protocol made text of that."""
+    """One call of a tool.
+
+    Attributes:
+        arguments: those of a call of ours, with NaN and infinities, which MCP's own JSON turns into null.
+        failure: what it raised, before the protocol made text of that.
+    """
 
     host: Host
     name: str
     timeout_s: float | None
     bench: Bench | None = None
+    arguments: dict[str, Any] | None = None
     failure: BaseException | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -103,7 +109,7 @@ async def run_in_time(
         call.scope.deadline = anyio.current_time() + call.timeout_s
     try:
         with call.scope:
-            result = await call_next(context)
+            result = await call_next(_as_called(call, context))
             _refuse_non_finite(result)
             return result
     except BaseException as raised:  # raised on: only noted, for whoever asks what it was
@@ -118,6 +124,12 @@ async def run_in_time(
     else:
         call.failure = ToolFailed(ToolErrorType.EXECUTION_ERROR, f"Tool '{call.name}' was cancelled")
     raise ToolError(str(call.failure)) from call.failure
+
+
+def _as_called(call: ToolCall, context: MiddlewareContext[Any]) -> MiddlewareContext[Any]:
+    if non_finite_path(call.arguments) is None:
+        return context
+    return context.copy(message=context.message.model_copy(update={"arguments": call.arguments}))
 
 
 def _refuse_non_finite(result: Any) -> None:

@@ -170,7 +170,9 @@ class ToolHost:
         Raises:
             ToolFailed: there is no such tool, or the call failed, or it took too long.
         """
-        call = ToolCall(self, name, self._timeout_s() if timeout_s is None else timeout_s, current_bench.get())
+        call = ToolCall(
+            self, name, self._timeout_s() if timeout_s is None else timeout_s, current_bench.get(), arguments
+        )
         number = str(next(self._numbers))
         self._calls[number] = call
         try:

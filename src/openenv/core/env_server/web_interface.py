@@ -22,6 +22,7 @@ __all__ = ["WebInterfaceManager", "create_web_interface_app", "load_environment_
 logger = logging.getLogger("openenv.server")
 
 create_web_interface_app = create_app
+"""`create_app`, by the name that other OpenEnv packages have for it with a page."""
 
 WebInterfaceManager: Any = None
 """None, as other OpenEnv packages have it where there is no web page."""

@@ -200,6 +200,10 @@ class ClientMachine(SessionKeeper):
     def _lost_error(self) -> OpenEnvError:
         return (self.loss or self._loss("connection")).error()
 
+    def expect_no_reset(self) -> None:
+        """What is asked before the first reset needs no warning."""
+        self._warned_no_reset = True
+
     def _warn_no_reset(self, call: Call) -> list[Effect]:
         if self._reset_begun or self._warned_no_reset:
             return []
