@@ -214,7 +214,7 @@ def test_a_server_without_a_schema_takes_json() -> None:
 def test_a_full_server_and_none_at_all() -> None:
     with count_server(1, plain=False) as server, server.client().sync() as player:
         player.reset()
-        full = openenv("play", server.url, "--timeout", "1", typed="inc\n")
+        full = openenv("play", server.url, "--timeout", "5", typed="inc\n")
     assert (full.returncode, "openenv wait" in full.stderr) == (1, True)
     gone = openenv("play", server.url, typed="inc\n")
     assert (gone.returncode, "nothing listens there" in gone.stderr) == (1, True)

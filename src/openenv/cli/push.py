@@ -93,17 +93,13 @@ def push(
         _to_registry(directory, name, registry, bool(interface), dry_run)
         return
     need_hub("push")
-    if exclude is not None and not exclude.is_absolute() and not exclude.is_file():
-        exclude = directory / exclude
-    if exclude is not None and not exclude.is_file():
-        raise wrong("push", f"--exclude {exclude} is no file")
     order = _Order(
         directory.resolve(),
         name,
         port,
         interface is not False,
         base_image,
-        exclude,
+        _exclude_file(directory, exclude),
         private,
         hardware,
         {**own, **variables},
@@ -114,15 +110,28 @@ def push(
     parcel = _pack(order)
     if dry_run:
         _show(order, parcel, repo_id, count)
-        return
-    hub = Hub(tuple(secrets.values()))
+    else:
+        _to_spaces(order, parcel, repo_id or name, count)
+
+
+def _to_spaces(order: _Order, parcel: Parcel, space: str, count: int) -> None:
+    hub = Hub(tuple(order.secrets.values()))
     try:
-        space = repo_id or name
         space = space if "/" in space else f"{hub.user()}/{space}"
         for target in [space] if count == 1 else [f"{space}-{number}" for number in range(1, count + 1)]:
             typer.echo(_send(hub, target, order, parcel))
     except HubError as error:
         raise failed("push", str(error)) from None
+
+
+def _exclude_file(directory: Path, given: Path | None) -> Path | None:
+    """The file of ``--exclude``, which may be named as it is seen from the environment's folder."""
+    if given is None:
+        return None
+    found = next((path for path in (given, directory / given) if path.is_file()), None)
+    if found is None:
+        raise wrong("push", f"--exclude {given} is no file")
+    return found
 
 
 def _check_options(registry: str | None, create_pr: bool, count: int, settings: bool) -> None:
