@@ -24,6 +24,7 @@ from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp import McpRoutes
 from openenv.core.env_server.mcp_sessions import IDLE_S, HeldSessions, wanted_session
+from openenv.core.env_server.observing import Observer
 from openenv.core.env_server.runner import EnvThread
 from openenv.core.env_server.security import Edge, EdgePolicy
 from openenv.core.env_server.sessions import SessionManager, Setup
@@ -183,6 +184,39 @@ class HTTPEnvServer:
     def get_capacity_status(self) -> ServerCapacityStatus:
         """How full the server is."""
         return self.sessions.capacity
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Have an observer told what happens to the sessions; see `openenv.core.env_server.observing`.
+
+        Args:
+            observer: called with each `SessionEvent`, on the server's event loop; it must not block.
+
+        Returns:
+            What ends that.
+        """
+        return self.sessions.setup.observers.add(observer)
+
+    def limit_sessions(self, max_concurrent_envs: int) -> None:
+        """Change how many environments may live at once; before the app has started.
+
+        Args:
+            max_concurrent_envs: the new number.
+
+        Raises:
+            ValueError: it is below 1.
+            ConcurrencyConfigurationError: the class does not allow more than one session.
+        """
+        former = self.concurrency_config
+        self.concurrency_config = ConcurrencyConfig(
+            max_concurrent_envs=max_concurrent_envs, session_timeout=former.session_timeout
+        )
+        try:
+            if self.env_class is not None:
+                self._check(self.env_class, self.factory_name)
+        except ConcurrencyConfigurationError:
+            self.concurrency_config = former
+            raise
+        self.sessions.max_sessions = max_concurrent_envs
 
     def get_session_info(self, session_id: str) -> SessionInfo | None:
         """What is known of an open session; None if there is none of this id."""

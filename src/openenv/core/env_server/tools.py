@@ -94,6 +94,7 @@ class Tools:
         name, arguments = ("", {}) if listing else _named(request)
 
         async def work(runner: EnvRunner) -> bytes:
+            runner.running = request.method
             try:
                 await runner.free()
                 value, dump = await (self._list(runner) if listing else self._call(runner, name, arguments))
