@@ -157,11 +157,13 @@ class HTTPRoutes:
         session = self._sessions.get(name[:200])
         if not session.evictable:  # opened elsewhere: its id is no secret, and gives no right to it
             raise SessionNotFoundError(session.id)
+        session.claimed = True
         return session
 
     async def _open(self) -> Session:
         limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
         session = await self._sessions.open(idle_timeout_s=limit, evictable=True)
+        session.claimed = False  # by its header: callers that know of none leave it, and it must not be in their way
         await self.bounded(session.ready())
         return session
 

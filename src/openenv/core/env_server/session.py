@@ -114,6 +114,7 @@ class Session:
         self._touched = self._loop.time()
         self.leased_at: float | None = None
         self.pinned = False
+        self.claimed = True
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()

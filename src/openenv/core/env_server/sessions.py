@@ -60,6 +60,11 @@ class SessionManager:
         self._over: asyncio.Future[None] | None = None
 
     @property
+    def started(self) -> bool:
+        """Whether the app that this serves was started, so that its event loop lasts."""
+        return self._over is not None
+
+    @property
     def active(self) -> int:
         """Slots that are taken, also by environments that are being built or closed."""
         return len(self._sessions)
@@ -83,7 +88,8 @@ class SessionManager:
     async def open(self, *, idle_timeout_s: float | None = None, evictable: bool = False) -> Session:
         """Take a slot and start building an environment; wait for it with `Session.ready`.
 
-        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first.
+        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first; those
+        that nobody has claimed at once.
 
         Args:
             idle_timeout_s: seconds of silence after which the session ends; None for never.
@@ -144,7 +150,7 @@ class SessionManager:
 
     async def _evict_one(self) -> None:
         spare = [(one.spare_s or 0.0, one) for one in self._sessions.values() if one.spare_s is not None]
-        ready = [(age, one) for age, one in spare if age > self.evict_after_s]
+        ready = [(age, one) for age, one in spare if age > self.evict_after_s or not one.claimed]
         if not ready:
             raise SessionCapacityError(self.active, self.max_sessions)
         # one whose call still runs frees its slot only when that has returned: the last to be asked
