@@ -124,6 +124,11 @@ class ProvidedServer:
             self._stop()
 
     @property
+    def provider(self) -> Any:
+        """The provider that was given; once it was asked for a server, the provider and not its name."""
+        return self._provider
+
+    @property
     def url(self) -> str | None:
         """The server's address, once it is started."""
         return self._url
