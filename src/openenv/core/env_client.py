@@ -242,6 +242,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         on_queued: Callable[[int], object] | None = None,
         token: str | bool | None = None,
     ) -> None:
+        """Take the arguments that the class tells of; ``mode`` is ``simulation`` or ``production``."""
         if base_url is None and provider is None:
             raise ValueError("EnvClient requires either base_url or provider.")
         if io not in ("auto", "thread"):
