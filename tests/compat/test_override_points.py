@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from unittest.mock import AsyncMock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 
@@ -19,7 +19,7 @@ from openenv.core.env_server.mcp_types import (
     ToolError,
     ToolErrorType,
 )
-from openenv.core.exceptions import SessionLostError, ToolCallError
+from openenv.core.exceptions import ProviderError, SessionLostError, ToolCallError
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 from support.clients import CountServer, count_server
@@ -244,3 +244,32 @@ async def test_the_same_on_an_object_that_no_constructor_has_seen() -> None:
     client._tools_cache = [Tool(name="add", description="", input_schema={})]
     assert await client.has_tool("add")
     assert step.await_count == 1
+
+
+# ---------------------------------------------------------------- providers that are stood in for
+
+
+@pytest.mark.parametrize(
+    ("docker", "start", "stop"), [(True, "start_container", "stop_container"), (False, "start", "stop")]
+)
+def test_a_failed_start_is_taken_back_by_what_belongs_to_it(docker: bool, start: str, stop: str) -> None:
+    provider = Mock(context_timeout_s=None)  # answers to every name, those of the other family too
+    getattr(provider, start).side_effect = RuntimeError("no room")
+    with pytest.raises(ProviderError, match="no room"):
+        GenericEnvClient.from_env("user/my-env", use_docker=docker, provider=provider).sync()
+    assert [name for name, _, _ in provider.mock_calls if "stop" in name] == [stop]
+
+
+def test_a_handle_gives_the_blocking_client_of_a_provider_once() -> None:
+    provider = Mock()
+    provider.start_container.return_value = URL
+    with patch.object(GenericEnvClient, "_connect_async", new_callable=AsyncMock):
+        handle = GenericEnvClient.from_docker_image("echo-env:latest", provider=provider, env_vars={"A": "1"})
+        provider.start_container.assert_not_called()
+        client = handle.sync()
+        with pytest.raises(RuntimeError, match="already been resolved"):
+            handle.sync()
+        assert client.base_url == URL
+        client.close()
+    provider.start_container.assert_called_once_with("echo-env:latest", env_vars={"A": "1"})
+    provider.stop_container.assert_called_once_with()
