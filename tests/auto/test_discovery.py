@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PathDistribution
@@ -9,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from openenv.auto import AutoAction, AutoEnv, EnvironmentDiscovery, get_discovery, reset_discovery
+from openenv.auto import AutoAction, AutoEnv, EnvironmentDiscovery, EnvironmentInfo, get_discovery, reset_discovery
 from openenv.auto import _manifest as manifests
 from openenv.auto._discovery import (
     _create_env_info_from_package,
+    _default_cache_file,
     _infer_class_name,
     _is_hub_url,
+    _is_trusted_cache_file,
     _normalize_env_name,
 )
 from openenv.auto._manifest import read_manifest
@@ -174,3 +178,83 @@ def test_the_manifest_of_an_editable_package_stands_beside_it() -> None:
     info = _create_env_info_from_package("openenv-echo-env", "echo_env", "0")
     assert info is not None
     assert (info.manifest or {}).get("app") == "echo_env.server.app:app"
+
+
+# ---------------------------------------------------------------- what is kept in a file
+
+
+def kept() -> EnvironmentInfo:
+    return EnvironmentInfo(
+        "chess",
+        "chess_env",
+        "openenv-chess-env",
+        "1",
+        "d",
+        "chess_env.client",
+        "ChessEnv",
+        "A",
+        "O",
+        "chess-env:latest",
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "openenv" / "discovery_cache.json"
+
+
+def test_what_was_found_can_be_kept_in_a_file_of_this_user_alone(file: Path) -> None:
+    discovery = EnvironmentDiscovery()
+    assert discovery._load_cache() is None
+    file.parent.mkdir()
+    file.write_text("{}")
+    file.chmod(0o666)
+    discovery._save_cache({"chess": kept()})
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+    assert EnvironmentDiscovery()._load_cache() == {"chess": kept()}
+    reset_discovery()
+    assert file.exists()
+    discovery.clear_cache()
+    assert not file.exists()
+
+
+def test_discovery_neither_reads_nor_writes_it(file: Path) -> None:
+    EnvironmentDiscovery()._save_cache({"chess": kept()})
+    before = file.read_bytes()
+    assert "chess" not in EnvironmentDiscovery().discover()
+    assert file.read_bytes() == before
+
+
+def test_a_file_that_others_could_have_written_is_not_read(file: Path, tmp_path: Path) -> None:
+    discovery = EnvironmentDiscovery()
+    discovery._save_cache({"chess": kept()})
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(file)
+    os.mkfifo(pipe, 0o600)
+    for path in (link, pipe, tmp_path):  # opening the pipe would wait for a writer
+        discovery._cache_file = path
+        assert discovery._load_cache() is None
+    discovery._cache_file = file
+    assert _is_trusted_cache_file(file)
+    file.chmod(0o620)
+    assert not _is_trusted_cache_file(file)
+    assert discovery._load_cache() is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"chess": 1}', '{"chess": {"of": "another version"}}'])
+def test_a_file_that_makes_no_sense_counts_for_none(file: Path, text: str) -> None:
+    discovery = EnvironmentDiscovery()
+    discovery._save_cache({})
+    file.write_text(text)
+    assert discovery._load_cache() is None
+
+
+@pytest.mark.parametrize("given", ["cache", ""])
+def test_the_file_is_never_under_the_working_directory(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    assert _default_cache_file() == Path.home() / ".cache" / "openenv" / "discovery_cache.json"
+    monkeypatch.setenv("HOME", "here")
+    with pytest.raises(RuntimeError, match="absolute home directory"):
+        _default_cache_file()

@@ -1,26 +1,44 @@
 """Which environment packages are installed here, and what their classes are called.
 
 Nothing is imported to find out: an environment's code runs when one of its classes is asked for. What was found is kept
-in memory, for this process.
+in memory, for this process; in a file only by who asks for that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from openenv.auto._cache_file import (
+    default_cache_file as _default_cache_file,
+)
+from openenv.auto._cache_file import (
+    is_trusted_cache_file as _is_trusted_cache_file,
+)
+from openenv.auto._cache_file import (
+    open_trusted_cache as _open_trusted_cache,
+)
+from openenv.auto._cache_file import (
+    read_cache,
+    write_cache,
+)
 from openenv.auto._manifest import find_manifest, read_manifest
 
 __all__ = [
     "EnvironmentDiscovery",
     "EnvironmentInfo",
+    "_default_cache_file",
+    "_is_trusted_cache_file",
+    "_open_trusted_cache",
     "get_discovery",
     "reset_discovery",
     "unknown_environment",
@@ -159,6 +177,7 @@ class EnvironmentDiscovery:
 
     def __init__(self) -> None:
         self._cache: dict[str, EnvironmentInfo] | None = None
+        self._chosen_file: Path | None = None
 
     def discover(self, use_cache: bool = True) -> dict[str, EnvironmentInfo]:
         """The installed environments by their short names.
@@ -203,9 +222,29 @@ class EnvironmentDiscovery:
         lines += [_RULE, f"Total: {len(found)} environments"]
         sys.stdout.write("\n".join(lines) + "\n")
 
+    @property
+    def _cache_file(self) -> Path:
+        return self._chosen_file or _default_cache_file()
+
+    @_cache_file.setter
+    def _cache_file(self, path: Path) -> None:
+        self._chosen_file = path
+
+    def _save_cache(self, environments: dict[str, EnvironmentInfo]) -> None:
+        write_cache(self._cache_file, {key: asdict(info) for key, info in environments.items()})
+
+    def _load_cache(self) -> dict[str, EnvironmentInfo] | None:
+        kept = read_cache(self._cache_file)
+        try:
+            return None if kept is None else {key: EnvironmentInfo(**told) for key, told in kept.items()}
+        except TypeError:  # written by another version
+            return None
+
     def clear_cache(self) -> None:
-        """Forget what was found."""
+        """Forget what was found, and delete the file if there is one."""
         self._cache = None
+        with contextlib.suppress(OSError, RuntimeError):  # no file, no place for one
+            self._cache_file.unlink()
 
 
 def _module_of(package: str, distribution: importlib.metadata.Distribution) -> str:

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -211,10 +211,11 @@ class AutoEnv:
         wait_timeout: float,
         kwargs: dict[str, Any],
     ) -> EnvClient[Any, Any, Any]:
+        available: Callable[..., bool] = cls._check_server_availability
         if base_url is None and image is None and _is_hub_url(name):
-            base_url = cls._resolve_space_url(name)
+            base_url, available = cls._resolve_space_url(name), cls._check_space_availability
         if base_url is not None:
-            return cls._with_models(base_url, wait_timeout, kwargs)
+            return cls._with_models(base_url, wait_timeout, kwargs, available)
         if image is None:
             raise ValueError(
                 f"skip_install=True says not to use the package of {name!r}: give the base_url of its server, or a "
@@ -223,8 +224,15 @@ class AutoEnv:
         return _started(GenericEnvClient, image, start, kwargs)
 
     @classmethod
-    def _with_models(cls, base_url: str, wait_timeout: float, kwargs: dict[str, Any]) -> EnvClient[Any, Any, Any]:
-        cls._wait(base_url, wait_timeout, kwargs)
+    def _with_models(
+        cls,
+        base_url: str,
+        wait_timeout: float,
+        kwargs: dict[str, Any],
+        available: Callable[..., bool] | None = None,
+    ) -> EnvClient[Any, Any, Any]:
+        if available is None or not available(base_url, **_of_request(kwargs)):
+            cls._wait(base_url, wait_timeout, kwargs)
         schema = _ask(base_url, "/schema", kwargs)
         if schema is None:
             return GenericEnvClient(base_url=base_url, **kwargs)

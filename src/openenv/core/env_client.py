@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import copy
 import functools
+import inspect
 import logging
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
@@ -70,6 +72,12 @@ UNSET = _Unset.UNSET
 
 Seconds = float | None
 MaybeSeconds = float | None | _Unset
+
+
+_FRAMED = (Op.RESET, Op.STEP, Op.STATE)
+_EXCHANGE = ("_send_and_receive", "_send", "_receive")
+_options: ContextVar[dict[str, Any]] = ContextVar("openenv_call_options", default={})  # noqa: B039
+"""How the call is made whose frame passes through an overridden `_send_and_receive`."""
 
 
 class _Holder:
@@ -235,13 +243,14 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         on_queued: Callable[[int], object] | None = None,
         token: str | bool | None = None,
     ) -> None:
+        """Take the arguments that the class tells of; ``mode`` is ``simulation`` or ``production``."""
         if base_url is None and provider is None:
             raise ValueError("EnvClient requires either base_url or provider.")
         if io not in ("auto", "thread"):
             raise ValueError(f'io must be "auto" or "thread", not {io!r}.')
         self._address = None if base_url is None else Address.parse(base_url)
-        self._base_url = base_url
-        self._mode = _mode(mode)
+        self._base_url = None if base_url is None else base_url.rstrip("/")
+        self._chosen_mode = _mode(mode)
         self._connect_timeout = seconds("connect_timeout_s", connect_timeout_s)
         self._wait_for_slot = seconds("wait_for_slot", wait_for_slot) or 0.0
         if self._connect_timeout is not None and self._wait_for_slot:  # and time for the server to say that it is over
@@ -255,7 +264,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._timeouts[Op.SETTLE] = self._timeouts[Op.STEP]
         self._io = io
         self._require_reset = require_reset
-        self._server = None if provider is None else ProvidedServer(provider, base_url)
+        self._server = None if provider is None else ProvidedServer(provider, self._base_url)
         self._features = enabled_features(os.environ, resume=resume, msgpack=installed())
         self._hooks = (on_resumed, on_session_lost, on_queued)
         self._watcher: CallWatcher | None = watcher_of_new_clients.get()
@@ -282,6 +291,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._children: list[weakref.ref[EnvClient[Any, Any, Any]]] = []
         self._sync: SyncEnvClient[ActT, ObsT, StateT] | None = None
         self._warned_step_arguments = False
+        self._outgoing: Mapping[str, Any] | None = None
         weakref.finalize(self, _release, self._holder)
 
     # ------------------------------------------------------------------ servers that are started for it
@@ -373,7 +383,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         Raises:
             ConnectError: it could not be opened in ``connect_timeout_s``.
         """
-        await self._call(Op.CONNECT)
+        await self._connect_async()
         return self
 
     @bare
@@ -412,12 +422,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             CallTimeoutError: no answer in time.
             EnvExecutionError: the environment raised.
         """
-        episode = kwargs.get("episode_id")
-        frame = request(CallKind.RESET, kwargs)
-        reply = await self._ask(
-            Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
-        )
-        return self._result(reply)
+        return await self._reset_async(**_given(timeout_s), **kwargs)
 
     @bare
     async def step(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
@@ -440,12 +445,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             MessageTooLargeError: action or observation is over a limit.
             SessionClosedError: the client was closed.
         """
-        if kwargs and not self._warned_step_arguments:
-            self._warned_step_arguments = True
-            logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
-        frame = request(CallKind.STEP, self._step_payload(action))
-        reply = await self._ask(Op.STEP, frame, timeout_s=timeout_s)
-        return self._result(reply)
+        return await self._step_async(action, **_given(timeout_s), **kwargs)
 
     @bare
     async def state(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
@@ -458,8 +458,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             SessionLostError: the session is gone; raised until a ``reset()`` has completed.
             CallTimeoutError: no answer in time.
         """
-        reply = await self._ask(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
-        return self._parse_state(reply.data)
+        return await self._state_async(**_given(timeout_s))
 
     @bare
     async def settle(self, *, timeout_s: MaybeSeconds = UNSET) -> StepResult[ObsT] | None:
@@ -484,18 +483,12 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     @bare
     async def disconnect(self) -> None:
         """End the session, but keep a provider's server."""
-        await self._end()
+        await self._disconnect_async()
 
     @bare
     async def close(self) -> None:
         """End the session and its children, and stop a provider's server. Never stalls; may be repeated."""
-        children = [child for ref in self._children if (child := ref()) is not None]
-        self._children.clear()
-        ends = await asyncio.gather(self._end(), *(child.close() for child in children), return_exceptions=True)
-        if self._server is not None:
-            await self._server.stop()
-        for failure in filter(None, ends):
-            raise failure
+        await self._close_async()
 
     @bare
     async def new_session(self) -> Self:
@@ -511,6 +504,52 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._children.append(weakref.ref(child))
         await child.connect()
         return child
+
+    # ------------------------------------------------------------------ what the calls do, for subclasses to override
+
+    async def _connect_async(self) -> Self:
+        """What `connect` does."""
+        await self._call(Op.CONNECT)
+        return self
+
+    async def _reset_async(self, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        """What `reset` does."""
+        episode = kwargs.get("episode_id")
+        frame = request(CallKind.RESET, kwargs)
+        reply = await self._call(
+            Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
+        )
+        return self._result(reply)
+
+    async def _step_async(self, action: ActT, *, timeout_s: MaybeSeconds = UNSET, **kwargs: Any) -> StepResult[ObsT]:
+        """What `step` does."""
+        if kwargs and not self._warned_step_arguments:
+            self._warned_step_arguments = True
+            logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
+        frame = request(CallKind.STEP, self._step_payload(action))
+        reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
+        return self._result(reply)
+
+    async def _state_async(self, *, timeout_s: MaybeSeconds = UNSET) -> StateT:
+        """What `state` does."""
+        reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
+        return self._parse_state(reply.data)
+
+    async def _disconnect_async(self) -> None:
+        """What `disconnect` does; `close` begins with it."""
+        await self._end()
+
+    async def _close_async(self) -> None:
+        """What `close` does."""
+        children = [child for ref in self._children if (child := ref()) is not None]
+        self._children.clear()
+        ends = await asyncio.gather(
+            self._disconnect_async(), *(child.close() for child in children), return_exceptions=True
+        )
+        if self._server is not None:
+            await self._server.stop()
+        for failure in filter(None, ends):
+            raise failure
 
     def sync(self) -> SyncEnvClient[ActT, ObsT, StateT]:
         """This client with blocking methods; always the same object."""
@@ -528,8 +567,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 
     @property
     def mode(self) -> str:
-        """``simulation`` or ``production``."""
-        return self._mode
+        """``simulation`` or ``production``; cannot be changed."""
+        return self._chosen_mode
 
     @property
     def features(self) -> frozenset[str]:
@@ -560,7 +599,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         self._finished(self.close())
 
     def __repr__(self) -> str:
-        where = f"{self._shown_url}, mode={self._mode}, {self._machine.state.value}"
+        where = f"{self._shown_url}, mode={self.mode}, {self._machine.state.value}"
         return f"<{type(self).__name__} {where}, session {self._machine.number}>"
 
     # ------------------------------------------------------------------ one request and its reply
@@ -569,7 +608,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return reconcile(self._parse_result(reply.data), reply.data)
 
     async def _send_and_receive(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one request frame given as a dict, and return its reply frame as a dict; for subclasses.
+        """Send one request frame given as a dict, and return its reply frame as a dict.
 
         Where a class or an object has its own, ``reset()``, ``step()`` and ``state()`` go through it: the way to look
         at frames, or to play without a server. The times of a single call are not known there.
@@ -577,19 +616,51 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         Raises:
             ValueError: its type is not ``reset``, ``step``, ``state`` or ``mcp``.
         """
+        if self._replaced("_send") or self._replaced("_receive"):
+            await self._send(message)
+            return await self._receive()
+        return await self._answer(message)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        """The first half of `_send_and_receive`, to override: the frame leaves when its answer is asked for."""
+        self._outgoing = message
+
+    async def _receive(self) -> dict[str, Any]:
+        """The second half of `_send_and_receive`, to override.
+
+        Raises:
+            RuntimeError: nothing was sent that has no answer yet.
+        """
+        message, self._outgoing = self._outgoing, None
+        if message is None:
+            raise RuntimeError("_receive() answers a _send(), and there was none")
+        return await self._answer(message)
+
+    async def _answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         kind = CallKind(str(message.get("type")))
         op = Op.TOOL if kind is CallKind.MCP else Op(kind.value)
-        reply = await self._call(op, message)
+        reply = await self._watched(op, message, **_options.get())
         return {"type": reply.kind, "data": reply.data}
 
-    async def _ask(self, op: Op, frame: Mapping[str, Any], **options: Any) -> Reply:
-        """`_call`, by way of a `_send_and_receive` that is not this class's, if there is one."""
-        if getattr(self._send_and_receive, "__func__", None) is EnvClient._send_and_receive:
-            return await self._call(op, frame, **options)
-        answer = await self._send_and_receive(dict(frame))
-        return Reply("state" if op is Op.STATE else "observation", answer["data"])
+    def _replaced(self, name: str) -> bool:
+        """Whether a subclass, or whoever holds this client, has put something in the place of a method."""
+        return name in vars(self) or getattr(type(self), name) is not getattr(EnvClient, name)
 
     async def _call(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        """One call of the session: by way of `_send_and_receive` and its halves where one of them is overridden."""
+        if op not in _FRAMED or frame is None or not any(map(self._replaced, _EXCHANGE)):
+            return await self._watched(op, frame, **options)
+        token = _options.set(options)
+        try:
+            told = await self._send_and_receive(frame)
+        finally:
+            _options.reset(token)
+        kind = told.get("type") or ("state" if op is Op.STATE else "observation")
+        return Reply(str(kind), told.get("data") or {})
+
+    async def _watched(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
+        if "_kept" in vars(self):
+            await self._close_kept()
         if self._watcher is not None:
             return await self._watcher.call(self, op, frame, options)
         return await self._exchange(op, frame, **options)
@@ -645,7 +716,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._blocking(work)
+            return self._blocking(work) if self._begun else asyncio.run(work())
+        if not self._begun:
+            return work()
         call = PendingCall[T](
             name,
             here=lambda: self._await_here(work),
@@ -721,6 +794,11 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     def _may_move(self, link: EnvLink) -> bool:
         return link.loop.is_closed() or self._machine.state in (State.NEW, State.CLOSED)
 
+    @property
+    def _begun(self) -> bool:
+        """False for an object that no constructor has seen: it has hooks, and no session to look after."""
+        return "_holder" in vars(self)
+
     def _check_process(self) -> None:
         if self._holder.pid != os.getpid():
             raise ForkedClientError
@@ -732,28 +810,62 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         return "a provided server" if self._address is None else self._address.shown
 
     @property
+    def _mode(self) -> str:
+        return self.mode
+
+    @property
+    def _provider(self) -> Any:
+        return None if self._server is None else self._server.provider
+
+    @property
+    def _message_timeout(self) -> Seconds:
+        return self._timeouts[Op.TOOL][0]
+
+    @property
     def _ws_url(self) -> str | None:
         if self._address is not None:
             return self._address.url
         return None if self.base_url is None else Address.parse(self.base_url).url
 
+    @_ws_url.setter
+    def _ws_url(self, url: str) -> None:
+        self._address = Address.parse(url)
+        self._dialer = replace(self._dialer, address=self._address)
+
     @property
     def _ws(self) -> Any:
-        """The open WebSocket connection, or None. To look at; frames sent on it bypass every guarantee."""
-        link = self._holder.link
+        """The open WebSocket connection, or None. To look at; frames sent on it bypass every guarantee.
+
+        A subclass that opens a socket of its own may keep it here for calls of its own; the first call of this class
+        closes it.
+        """
+        if "ws" in (kept := vars(self).get("_kept", {})):
+            return kept["ws"]
+        link = self._holder.link if self._begun else None
         transport = None if link is None else link.transport
         return transport.connection if isinstance(transport, WebSocketTransport) else None
 
     @_ws.setter
-    def _ws(self, connection: Any) -> None:
-        """Some packages open a connection of their own in ``connect()``. No call may go to the session behind it, which
-        this client has not opened: it is closed, and the next call opens one."""
-        if connection is None:
-            return
+    def _ws(self, socket: Any) -> None:
+        if socket is None:
+            del self._ws
+        else:
+            vars(self).setdefault("_kept", {})["ws"] = socket
+
+    @_ws.deleter
+    def _ws(self) -> None:
+        vars(self).pop("_kept", None)
+
+    async def _close_kept(self) -> None:
+        """Close a socket that a subclass has opened, now that a call of this class is made: it holds a session that
+        this client has not opened, and perhaps the only slot."""
+        socket = vars(self).pop("_kept")["ws"]
         logger.warning("%s was given a connection that is not its own: closed; it opens its own", type(self).__name__)
-        closing = connection.close()
-        if isinstance(closing, Awaitable):
-            self._foreign = asyncio.ensure_future(closing)  # a loop keeps no task alive by itself
+        close = getattr(socket, "close", None)
+        if inspect.iscoroutinefunction(close):
+            await close()
+        elif close is not None:
+            await asyncio.to_thread(close)
 
 
 async def _awaiting(value: Awaitable[Any]) -> Any:
@@ -783,10 +895,21 @@ def _hook(
     return told
 
 
+def _is_localhost_ws_url(url: str) -> bool:
+    """Whether an address is of this machine, so that no proxy is asked."""
+    return Address.parse(url).loopback
+
+
+def _given(timeout_s: MaybeSeconds) -> dict[str, Any]:
+    """A time limit as an argument, if there is one; overriding methods may know of none."""
+    return {} if timeout_s is UNSET else {"timeout_s": timeout_s}
+
+
 def _mode(mode: str | None) -> str:
     chosen = (mode or os.environ.get("OPENENV_CLIENT_MODE") or "simulation").lower()
     if chosen not in ("simulation", "production"):
-        raise ValueError(f"Invalid mode: {chosen!r}. Must be 'simulation' or 'production'.")
+        where = "" if mode else " in OPENENV_CLIENT_MODE"
+        raise ValueError(f"Invalid mode{where}: {chosen!r}. Must be 'simulation' or 'production'.")
     return chosen
 
 

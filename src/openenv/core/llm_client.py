@@ -286,19 +286,19 @@ def _address(endpoint: str, port: int | None) -> str:
         parts = urlsplit(endpoint)
         own = parts.port
     except ValueError as error:
-        raise ValueError(f"the endpoint is not a URL: {error}") from None  # its text may hold credentials
+        raise ValueError(f"Invalid endpoint URL: {error}") from None  # its text may hold credentials
     host = parts.netloc.rpartition("@")[2]
     shown = urlunsplit((parts.scheme, host, parts.path, "", ""))
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"endpoint {shown!r} must be an http:// or https:// URL with a host")
+        raise ValueError(f"Invalid endpoint URL {shown!r}: it must begin with http:// or https:// and have a host")
     if "@" in parts.netloc:
         raise ValueError(f"endpoint {shown!r} has credentials in it; give them as api_key")
     if parts.query or parts.fragment:
         raise ValueError(f"endpoint {shown!r} has a query or fragment, which cannot be kept")
     if host.endswith(":"):
-        raise ValueError(f"endpoint {shown!r} has an empty port")
+        raise ValueError(f"Invalid endpoint URL {shown!r}: it has an empty port")
     if own is not None and port is not None and own != port:
-        raise ValueError(f"endpoint {shown!r} already names port {own}, and port={port} was given")
+        raise ValueError(f"endpoint {shown!r} names port {own}, which conflicts with port={port}")
     chosen = port if own is None else own
     if chosen is not None and not 1 <= chosen <= 65535:
         raise ValueError(f"port {chosen} of endpoint {shown!r} is out of range")

@@ -141,7 +141,7 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
     ) -> None:
         if (mode or "production").lower() != "production":
             raise ValueError(
-                f"A client of tools works in 'production' mode only, not {mode!r}; GenericEnvClient knows simulation."
+                f"MCPToolClient works in 'production' mode only, not {mode!r}; GenericEnvClient knows simulation."
             )
         super().__init__(
             base_url,
@@ -178,7 +178,8 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
 
     def _begin(self) -> None:
         super()._begin()
-        self._tools: tuple[int, list[Tool]] | None = None  # and the session that they are of
+        self._tools_cache: list[Tool] | None = None
+        self._tools_of = 0  # the session that they are of
 
     def _new_machine(self) -> AttachedMachine:
         return AttachedMachine(require_reset=self._require_reset, url=self._shown_url)
@@ -190,8 +191,13 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
 
     @property
     def use_production_mode(self) -> bool:
-        """Always true: tools are called over HTTP, in a session that outlives its sockets."""
-        return self.mode == "production"
+        """Whether tools are called over HTTP, in a session that outlives its sockets. If it is set to False, they are
+        called by way of ``step()``: of a subclass, say, that wants to see every call of a tool as an action."""
+        return bool(vars(self).get("_tools_over_http", self._begun))
+
+    @use_production_mode.setter
+    def use_production_mode(self, wanted: bool) -> None:
+        vars(self)["_tools_over_http"] = wanted
 
     # ------------------------------------------------------------------ tools
 
@@ -211,11 +217,27 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
             ToolCallError: the server answered with an error.
             CallTimeoutError: no answer in time.
         """
-        known = self._tools if use_cache and self._machine.row not in (Row.LOST, Row.CLOSED) else None
-        if known is None or known[0] != self._machine.number:
-            reply = await self._call(Op.LIST_TOOLS, {})
-            known = self._tools = (self._machine.number, _tools(reply))
-        return list(known[1])
+        known = vars(self).get("_tools_cache") if use_cache and self._tools_are_current else None
+        if known is None:
+            if self.use_production_mode:
+                known = _tools(await self._call(Op.LIST_TOOLS, {}))
+            else:
+                known = await self._tools_by_step()
+            self._tools_cache = known
+            self._tools_of = self._machine.number if self._begun else 0
+        return list(known)
+
+    @property
+    def _tools_are_current(self) -> bool:
+        if not self._begun:
+            return True
+        return self._machine.row not in (Row.LOST, Row.CLOSED) and self._tools_of == self._machine.number
+
+    async def _tools_by_step(self) -> list[Tool]:
+        seen = (await self.step(ListToolsAction())).observation
+        if not isinstance(seen, ListToolsObservation):
+            raise ReplyValidationError(model="ListToolsObservation", payload=seen.model_dump())
+        return seen.tools
 
     # ------------------------------------------------------------------ hooks
 
@@ -274,6 +296,8 @@ class MCPToolClient(MCPClientBase):
         name = arguments.pop("name", None) if name is None else name
         if not isinstance(name, str):
             raise TypeError(f"call_tool() needs the name of a tool, not {name!r}")
+        if not self.use_production_mode:
+            return await self._call_by_step(name, arguments)
         try:
             reply = await self._call(Op.TOOL, {"name": name, "arguments": arguments})
         except LateResultError as late:
@@ -281,6 +305,13 @@ class MCPToolClient(MCPClientBase):
                 late.result = _late_result(late.reply)
             raise
         return _tool_result(name, reply)
+
+    async def _call_by_step(self, name: str, arguments: dict[str, Any]) -> Any:
+        seen = (await self.step(CallToolAction(tool_name=name, arguments=arguments))).observation
+        told = seen.model_dump()
+        _raise_observed(name, told.get("error"))
+        result = told.get("result", told)
+        return result.get("data", result) if isinstance(result, dict) else result
 
     @bare
     async def get_tool(self, name: str) -> Tool | None:

@@ -33,10 +33,10 @@ def in_container(cls: type[ClientT], image: str, provider: Any, kwargs: dict[str
     client, rest = _of_client(cls, kwargs)
     ready = _patience(rest)
     made: ClientT = started(
-        provider,
         lambda: str(provider.start_container(image, **rest)),
         lambda url: provider.wait_for_ready(url, **ready),
         lambda url: make(base_url=url, provider=provider, **client),
+        provider.stop_container,
     )
     return made
 
@@ -84,10 +84,10 @@ def space_with_uv(cls: type[ClientT], repo_id: str, provider: Any, kwargs: dict[
             provider.wait_for_ready()
 
     made: ClientT = started(
-        provider,
         lambda: str(provider.start(**start)),
         wait,
         lambda url: make(base_url=url, provider=provider, **client),
+        provider.stop,
     )
     return made
 

@@ -124,6 +124,11 @@ class ProvidedServer:
             self._stop()
 
     @property
+    def provider(self) -> Any:
+        """The provider that was given; once it was asked for a server, the provider and not its name."""
+        return self._provider
+
+    @property
     def url(self) -> str | None:
         """The server's address, once it is started."""
         return self._url
@@ -157,14 +162,16 @@ def _required(function: Callable[..., Any]) -> list[str]:
     return [one.name for one in parameters if one.default is one.empty and one.kind not in optional]
 
 
-def started(provider: Any, start: Callable[[], str], ready: Callable[[str], object], make: Callable[[str], T]) -> T:
+def started(
+    start: Callable[[], str], ready: Callable[[str], object], make: Callable[[str], T], stop: Callable[[], object]
+) -> T:
     """Start a provider's server, wait for it, and make something of its address; stop it if any of that fails.
 
     Args:
-        provider: the provider.
         start: starts it and returns its address.
         ready: waits for the server at an address.
         make: makes the client for an address.
+        stop: stops it.
 
     Raises:
         ProviderError: it could not be started.
@@ -176,7 +183,7 @@ def started(provider: Any, start: Callable[[], str], ready: Callable[[str], obje
         return make(url)
     except BaseException:
         with contextlib.suppress(Exception):  # the error of the start is the one to tell
-            (getattr(provider, "stop_container", None) or provider.stop)()
+            stop()
         raise
 
 
@@ -203,7 +210,7 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
 
     def _use(self) -> Callable[[], ClientT]:
         if self._used:
-            raise RuntimeError("This handle was used already: call the factory again for another server.")
+            raise RuntimeError("This handle has already been resolved: call the factory again for another server.")
         self._used = True
         return self._start
 

@@ -35,6 +35,10 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         """The client behind."""
         return self._client
 
+    @property
+    def _async(self) -> EnvClient[ActT, ObsT, StateT]:
+        return self._client
+
     def connect(self) -> Self:
         """See `EnvClient.connect`."""
         self._wait(self._client.connect())

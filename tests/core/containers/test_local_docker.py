@@ -298,9 +298,9 @@ async def test_a_client_from_an_image(engine: FakeEngine, tmp_path: Path) -> Non
     assert await play(client) == 1
     assert engine.running() == []
     assert [json.loads(line)["event"] for line in log.read_text().splitlines()][:3] == ["init", "reset", "step"]
-    with pytest.raises(RuntimeError, match="used already"):
+    with pytest.raises(RuntimeError, match="already been resolved"):
         await handle
-    with pytest.raises(RuntimeError, match="used already"):
+    with pytest.raises(RuntimeError, match="already been resolved"):
         handle.sync()
     assert len(engine.calls("run")) == 1
 
@@ -332,7 +332,7 @@ def test_a_handle_is_a_coroutine(engine: FakeEngine) -> None:
     assert engine.running() == []
     unused = CountClient.from_docker_image("x")
     unused.close()
-    with pytest.raises(RuntimeError, match="used already"):
+    with pytest.raises(RuntimeError, match="already been resolved"):
         unused.sync()
     with pytest.raises(AttributeError, match=r"await it, or call its sync"):
         unused.reset  # type: ignore[attr-defined]

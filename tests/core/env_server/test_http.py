@@ -127,6 +127,19 @@ def test_a_newcomer_evicts_the_session_that_was_idle_longest(
     assert env.log.of("close")[0]["env_no"] == oldest
 
 
+def test_a_session_whose_header_nobody_has_used_is_in_nobodys_way(env: type[CountEnv]) -> None:
+    app = create_app(env, CountAction, CountObservation, max_concurrent_envs=1)
+    with serve(app) as live, httpx.Client(base_url=live, trust_env=False) as web:
+        first = reset(web)
+        assert web.post("/step", json=act("inc")).status_code == 200
+        assert web.get("/state").json()["step_count"] == 0
+        second = reset(web)
+        assert web.post("/step", json=act("inc"), headers=first).status_code == 404  # and never another session
+        assert web.post("/step", json=act("inc"), headers=second).status_code == 200
+        assert web.post("/reset").status_code == 503  # it is claimed now
+    assert len(env.log.of("close")) == len(env.log.of("init"))
+
+
 def test_a_busy_session_is_not_evicted(web: httpx.Client, env: type[CountEnv], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "EVICT_AFTER_S", 0.0)
     with ThreadPoolExecutor(2) as pool:

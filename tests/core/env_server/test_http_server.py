@@ -84,7 +84,6 @@ def test_a_class_that_can_never_serve_is_refused_as_the_app_is_built() -> None:
         (dict, CountObservation, "needs the action class, a subclass of Action, not dict"),
         ("CountAction", CountObservation, "not 'CountAction'"),
         (CountAction, CountEnv, "needs the observation class, a subclass of Observation, not CountEnv"),
-        (CountAction, None, "not None"),
     ],
 )
 def test_models_that_can_never_serve_are_refused_as_the_app_is_built(action: Any, observation: Any, told: str) -> None:

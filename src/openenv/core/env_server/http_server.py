@@ -22,6 +22,7 @@ from openenv.core.env_server.frames import FrameReader
 from openenv.core.env_server.gradio_tab import gradio_is_here, mount_tab
 from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.lasting_loop import LastingLoop
 from openenv.core.env_server.mcp import McpRoutes
 from openenv.core.env_server.mcp_sessions import IDLE_S, HeldSessions, wanted_session
 from openenv.core.env_server.observing import Observer
@@ -59,8 +60,8 @@ class HTTPEnvServer:
 
     Args:
         env: makes an environment: its class, or a callable without arguments.
-        action_cls: its action class.
-        observation_cls: its observation class.
+        action_cls: its action class; None for `Action`, as where tools are all that it has.
+        observation_cls: its observation class; None for `Observation`.
         max_concurrent_envs: most environments alive at any moment; 1 by default.
         concurrency_config: the same and more, instead of ``max_concurrent_envs``.
         env_name: name in the task routes; the class name by default.
@@ -94,8 +95,8 @@ class HTTPEnvServer:
     def __init__(
         self,
         env: Factory,
-        action_cls: type[Action],
-        observation_cls: type[Observation],
+        action_cls: type[Action] | None,
+        observation_cls: type[Observation] | None,
         max_concurrent_envs: int | None = None,
         concurrency_config: ConcurrencyConfig | None = None,
         env_name: str | None = None,
@@ -112,6 +113,8 @@ class HTTPEnvServer:
         allow_ws_simulation: bool = True,
         mcp_idle_s: float | None = None,
     ) -> None:
+        action_cls = Action if action_cls is None else action_cls
+        observation_cls = Observation if observation_cls is None else observation_cls
         require_factory(env)
         require_models(action_cls, observation_cls)
         self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
@@ -240,6 +243,7 @@ class HTTPEnvServer:
         self.mode = _mode(mode)
         self.reader.simulation = self.allow_ws_simulation or self.mode is ServerMode.SIMULATION
         app.add_middleware(Edge, policy=self.edge)
+        app.add_middleware(LastingLoop, started=lambda: self.sessions.started)
         timeout = self.concurrency_config.session_timeout
 
         @app.websocket("/ws")
@@ -289,8 +293,8 @@ class HTTPEnvServer:
 
 def create_fastapi_app(
     env: Factory,
-    action_cls: type[Action],
-    observation_cls: type[Observation],
+    action_cls: type[Action] | None,
+    observation_cls: type[Observation] | None,
     max_concurrent_envs: int | None = None,
     concurrency_config: ConcurrencyConfig | None = None,
     env_name: str | None = None,
@@ -312,8 +316,8 @@ def create_fastapi_app(
 
     Args:
         env: makes an environment: its class, or a callable without arguments.
-        action_cls: its action class.
-        observation_cls: its observation class.
+        action_cls: its action class; None for `Action`, as where tools are all that it has.
+        observation_cls: its observation class; None for `Observation`.
         max_concurrent_envs: most sessions at once; 1 by default.
         concurrency_config: the same and more, instead of ``max_concurrent_envs``.
         env_name: name in the task routes.
@@ -365,8 +369,8 @@ def create_fastapi_app(
 
 def create_app(
     env: Factory,
-    action_cls: type[Action],
-    observation_cls: type[Observation],
+    action_cls: type[Action] | None,
+    observation_cls: type[Observation] | None,
     env_name: str | None = None,
     max_concurrent_envs: int | None = None,
     concurrency_config: ConcurrencyConfig | None = None,

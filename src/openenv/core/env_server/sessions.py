@@ -64,6 +64,11 @@ class SessionManager:
         self._over: asyncio.Future[None] | None = None
 
     @property
+    def started(self) -> bool:
+        """Whether the app that this serves was started, so that its event loop lasts."""
+        return self._over is not None
+
+    @property
     def active(self) -> int:
         """Slots that are taken, also by environments that are being built or closed."""
         return len(self._sessions)

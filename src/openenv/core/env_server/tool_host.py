@@ -189,8 +189,14 @@ class ToolHost:
         finally:
             del self._calls[number]
         if result.is_error:
-            raise _failed(result, call)
+            raise self._explained(_failed(result, call), name)
         return result
+
+    def _explained(self, failed: ToolFailed, name: str) -> ToolFailed:
+        """The failure of a tool, or why there is none of this name: it is one of the other mode."""
+        if failed.error_type is not ToolErrorType.TOOL_NOT_FOUND or name not in self.mode_tools:
+            return failed
+        return ToolFailed(failed.error_type, f"Tool '{name}' not available in {self._mode()} mode")
 
     async def serve(self, context: MiddlewareContext[Any], call_next: CallNext[Any, ToolResult]) -> ToolResult:
         """Run a call that has come through an MCP session of this environment. For the middleware."""
