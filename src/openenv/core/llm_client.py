@@ -286,22 +286,25 @@ def _address(endpoint: str, port: int | None) -> str:
         parts = urlsplit(endpoint)
         own = parts.port
     except ValueError as error:
-        raise ValueError(f"the endpoint is not a URL: {error}") from None  # its text may hold credentials
+        raise ValueError(f"Invalid endpoint URL: {error}") from None  # its text may hold credentials
     host = parts.netloc.rpartition("@")[2]
     shown = urlunsplit((parts.scheme, host, parts.path, "", ""))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"endpoint {shown!r} must be an http:// or https:// URL with a host")
-    if "@" in parts.netloc:
-        raise ValueError(f"endpoint {shown!r} has credentials in it; give them as api_key")
-    if parts.query or parts.fragment:
-        raise ValueError(f"endpoint {shown!r} has a query or fragment, which cannot be kept")
-    if host.endswith(":"):
-        raise ValueError(f"endpoint {shown!r} has an empty port")
-    if own is not None and port is not None and own != port:
-        raise ValueError(f"endpoint {shown!r} already names port {own}, and port={port} was given")
     chosen = port if own is None else own
-    if chosen is not None and not 1 <= chosen <= 65535:
-        raise ValueError(f"port {chosen} of endpoint {shown!r} is out of range")
+    why = None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        why = "it must begin with http:// or https:// and name a host"
+    elif "@" in parts.netloc:
+        why = "it has credentials in it; give them as api_key"
+    elif parts.query or parts.fragment:
+        why = "it has a query or fragment, which cannot be kept"
+    elif host.endswith(":"):
+        why = "it has an empty port"
+    elif chosen is not None and not 1 <= chosen <= 65535:
+        why = f"port {chosen} is out of range"
+    if why:
+        raise ValueError(f"Invalid endpoint URL {shown!r}: {why}")
+    if own is not None and port is not None and own != port:
+        raise ValueError(f"endpoint {shown!r} names port {own}, which conflicts with port={port}")
     place = host if own is not None or port is None else f"{host}:{port}"
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
 
