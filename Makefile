@@ -37,7 +37,7 @@ DIST ?= dist
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help venv peer mcp2 node-sdk trl sb3 demo dist docs docs-serve test test-trl test-sb3 faults soak bench-policy lint format clean
+.PHONY: help venv peer mcp2 node-sdk trl sb3 demo dist docs docs-serve test test-trl test-sb3 faults soak bench-policy screenshots lint format clean
 
 help:
 	@echo "make demo    play Sudoku over the network, cut every connection, see what happens"
@@ -45,6 +45,7 @@ help:
 	@echo "make faults  only the fault suite; its report by guarantee goes to build/faults.md and .json"
 	@echo "make soak    half an hour of random faults (SOAK_MINUTES, SOAK_CYCLES, SOAK_SEED); its report goes to build/soak.md and .json"
 	@echo "make bench-policy  the speed of the policy link against the usual way; its report goes to build/bench-policy.md, .json and .png"
+	@echo "make screenshots  the pictures of the web page in docs/images (needs Chromium)"
 	@echo "make lint    ruff, mypy and the import rules"
 	@echo "make format  let ruff mend what it can"
 	@echo "make venv    only the set-up"
@@ -201,6 +202,10 @@ soak: $(STAMP)
 # Two minutes on two quiet cores. BENCH_ROUNDS: more of them for steadier numbers.
 bench-policy: $(STAMP)
 	@PYTHONPATH=tests $(BIN)/python -m bench.run --rounds $(BENCH_ROUNDS) --report build/bench-policy
+
+# Looked at before they are committed: a browser draws a page a little differently on every machine.
+screenshots: $(STAMP)
+	@$(BIN)/python scripts/screenshots.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check --no-cache .

@@ -232,8 +232,7 @@ def train(options: argparse.Namespace) -> list[float]:
         The mean reward of each step, from 0 to 1.
     """
     transformers.utils.logging.set_verbosity_error()
-    with server(options.url) as url:
-        env = tool_env(Sudoku, client=SudokuEnv, url=url)
+    with server(options.url) as url, tool_env(Sudoku, client=SudokuEnv, url=url) as env:
         data, args = games(options.games, options.holes, options.seed), settings(options)
         print(env.check(sessions=args.per_device_train_batch_size, row=data[0]), flush=True)
         model, tokenizer = options.model, None

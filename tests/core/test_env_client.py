@@ -379,6 +379,28 @@ async def test_a_dropped_client_gives_its_session_back(server: CountServer) -> N
     await asyncio.to_thread(server.env.log.wait_for, "close")
 
 
+async def test_also_after_an_error(server: CountServer) -> None:
+    async def play() -> None:
+        client = server.client()
+        await client.reset()
+        with pytest.raises(EnvExecutionError):
+            await client.step(act("raise"))
+
+    await asyncio.create_task(play())
+    gc.collect()
+    await asyncio.to_thread(server.env.log.wait_for, "close")
+
+
+def test_a_dropped_blocking_client_gives_its_session_back_after_an_error(server: CountServer) -> None:
+    client = server.client().sync()
+    client.reset()
+    with pytest.raises(EnvExecutionError):
+        client.step(act("raise"))
+    del client
+    gc.collect()
+    server.env.log.wait_for("close")
+
+
 async def test_connect_never_clears_a_loss(server: CountServer) -> None:
     with FaultProxy("127.0.0.1", server.url.port) as proxy:
         async with CountClient(base_url=proxy.url) as client:

@@ -229,7 +229,7 @@ async def test_a_dead_peer_is_noticed_by_pings() -> None:
 
     stop = asyncio.Event()
     with ScriptedServer(serve) as peer:
-        client = CountClient(base_url=peer.url, websocket_ping_interval_s=0.2, websocket_ping_timeout_s=0.2)
+        client = CountClient(base_url=peer.url, websocket_ping_interval_s=0.5, websocket_ping_timeout_s=2.5)
         await client.reset()
         with pytest.raises(SessionLostError, match="stopped answering pings") as caught:
             await client.step(act())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from openenv.testing import FaultProxy, ServerProcess
+from support.node import node_command
 from support.reference import FOLDER, reference_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +22,7 @@ CLIENT = FOLDER / "node_client.mjs"
 
 @pytest.fixture(scope="module")
 def node() -> list[str]:
-    """The command, with the option that Node needs before version 22."""
-    path = shutil.which("node")
-    assert path is not None, "this test needs Node 20 or later as 'node' on the path"
-    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    major = int(version.strip().lstrip("v").split(".")[0])
-    assert major >= 20, f"this test needs Node 20 or later, and 'node' is {version.strip()}"
-    return [path] if major >= 22 else [path, "--no-warnings", "--experimental-websocket"]
+    return node_command()
 
 
 @contextmanager

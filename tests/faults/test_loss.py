@@ -245,7 +245,7 @@ async def test_server_stopped_for_less_than_the_timeouts(world: World) -> None:
 @pytest.mark.server(own=True)
 @pytest.mark.guarantee("G1", "G3", "G5", "G6", hazards=("H11",))
 async def test_server_stopped_for_longer_than_the_timeouts(world: World) -> None:
-    driver = world.driver(direct=True, websocket_ping_interval_s=0.2, websocket_ping_timeout_s=0.4)
+    driver = world.driver(direct=True, websocket_ping_interval_s=0.5, websocket_ping_timeout_s=2.5)
     await driver.reset()
     world.server.suspend()
     step = asyncio.create_task(driver.step(mark="stopped"))

@@ -77,6 +77,8 @@ def test_the_wheel_is_whole(dist: Path) -> None:
     sources = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
     assert sources <= set(names)
     assert "openenv/py.typed" in names
+    page = ROOT / "src" / "openenv" / "core" / "env_server" / "web_static"
+    assert {str(file.relative_to(ROOT / "src")) for file in page.iterdir()} <= set(names)
     assert not [name for name in names if not name.startswith(("openenv/", "openenv_core/", "openenv-"))]
     (source,) = dist.glob("openenv-*.tar.gz")
     with tarfile.open(source) as archive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from unittest.mock import patch
 
 from model.roles import (
@@ -118,50 +118,50 @@ class ProductServer:
         return PS(epoch=srv.epoch + 1, sids=srv.sids, roles=(GONE,) * len(srv.roles)), ()
 
     def happens(self, srv: PS, event: tuple[Any, ...]) -> Next:
-        turn = _Turn(srv)
-        one = turn.live[event[1]]
-        match event[0]:
-            case "finish":
-                turn.finish(one, event[2])
-            case "free":
-                turn.free(one)
-            case "evict":
-                one.session.end(EndReason.EVICTED)
-            case _:
-                one.session.end(EndReason.IDLE if one.channel.peer is not None else EndReason.EXPIRED)
-        return turn.done()
+        with _Turn(srv) as turn:
+            one = turn.live[event[1]]
+            match event[0]:
+                case "finish":
+                    turn.finish(one, event[2])
+                case "free":
+                    turn.free(one)
+                case "evict":
+                    one.session.end(EndReason.EVICTED)
+                case _:
+                    one.session.end(EndReason.IDLE if one.channel.peer is not None else EndReason.EXPIRED)
+            return turn.done()
 
     def accept(self, srv: PS, sock: int) -> Next:
-        turn = _Turn(srv)
-        turn.role(sock, WELCOMED)
-        return turn.done()
+        with _Turn(srv) as turn:
+            turn.role(sock, WELCOMED)
+            return turn.done()
 
     def dropped(self, srv: PS, sock: int) -> Next:
-        turn = _Turn(srv)
-        peer = turn.peer(sock)
-        turn.role(sock, GONE)
-        if peer._channel is not None:
-            peer._channel.drop(peer)
-        return turn.done()
+        with _Turn(srv) as turn:
+            peer = turn.peer(sock)
+            turn.role(sock, GONE)
+            if peer._channel is not None:
+                peer._channel.drop(peer)
+            return turn.done()
 
     def frame(self, srv: PS, sock: int, frame: tuple[Any, ...]) -> Next:
-        turn = _Turn(srv)
-        peer = turn.peer(sock)
-        role = turn.role_of(sock)
-        if role == GONE:
+        with _Turn(srv) as turn:
+            peer = turn.peer(sock)
+            role = turn.role_of(sock)
+            if role == GONE:
+                return turn.done()
+            match frame:
+                case ("open",):
+                    turn.open(peer, self.has_room(srv))
+                case ("release", sid, token):
+                    peer._release(Release(str(sid), f"{sid}.{token}"))
+                case ("resume", sid, token, last, attempt):
+                    peer._resume(Resume(Lease(str(sid), f"{sid}.{token}", turn.channels.epoch), last, attempt))
+                    if peer._channel is not None:
+                        turn.role(sock, sid)
+                case _:
+                    turn.take(peer, frame)
             return turn.done()
-        match frame:
-            case ("open",):
-                turn.open(peer, self.has_room(srv))
-            case ("release", sid, token):
-                peer._release(Release(str(sid), f"{sid}.{token}"))
-            case ("resume", sid, token, last, attempt):
-                peer._resume(Resume(Lease(str(sid), f"{sid}.{token}", turn.channels.epoch), last, attempt))
-                if peer._channel is not None:
-                    turn.role(sock, sid)
-            case _:
-                turn.take(peer, frame)
-        return turn.done()
 
 
 # ---------------------------------------------------------------- one event
@@ -234,7 +234,7 @@ class _Live(NamedTuple):
 
 
 class _Turn:
-    """One event of the server."""
+    """One event of the server; as long as the block lasts, channels have a loop that stands still."""
 
     def __init__(self, srv: PS) -> None:
         self.srv = srv
@@ -250,10 +250,15 @@ class _Turn:
         self.runs = {kept.sid: (kept.run, kept.cancelled) for kept in srv.sessions}
         self.sids, self.waiting = srv.sids, srv.waiting
         self._patch = patch.object(channel_module, "asyncio", _ASYNCIO)
+
+    def __enter__(self) -> Self:
         self._patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
 
     def done(self) -> Next:
-        self._patch.stop()
         for sid, one in self.live.items():
             running, before = one.channel._ledger.running, self.runs[sid][0]
             assert running == (self.runs[sid][0] is not None), (running, before)

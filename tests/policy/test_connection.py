@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 from openenv.core.wire.arrays import encode
+from openenv.policy import observation_cache
+from openenv.policy.env_states import EnvStates
+from openenv.policy.messages import Feedback
+from openenv.policy.observation import Observation
 from openenv.policy.server import PolicyServer
 from support.policy_link import (
     HORIZON,
@@ -270,7 +274,7 @@ async def test_an_env_that_asks_again_without_feedback(server: PolicyServer) -> 
 
 
 async def test_a_feedback_that_does_not_come() -> None:
-    async with PolicyServer(EchoPolicy(), "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=0.05) as server:
+    async with PolicyServer(EchoPolicy(), "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=3.0) as server:
         async with RawClient(server.url) as late, RawClient(server.url) as other:
             await late.act([0], 1)
             assert await late.closed() == (1001, "Feedback timeout")
@@ -281,7 +285,7 @@ async def test_a_feedback_that_does_not_come() -> None:
 async def test_nobody_is_timed_out_while_the_policy_learns() -> None:
     policy = GatedPolicy(feedback=True)
     async with (
-        PolicyServer(policy, "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=0.4) as server,
+        PolicyServer(policy, "127.0.0.1", 0, mini_infer_batch_size=1, feedback_timeout_s=3.0) as server,
         RawClient(server.url) as waits,
         RawClient(server.url) as learns,
     ):
@@ -289,7 +293,7 @@ async def test_nobody_is_timed_out_while_the_policy_learns() -> None:
         await learns.act([0], 2)
         await learns.send(feedback([0], 2))
         await event(policy.began)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(3.5)
         await waits.send(feedback([0], 3))
         await (await waits.socket.ping())
         policy.go_on.set()
@@ -501,3 +505,20 @@ async def test_any_mixture_of_good_and_bad_clients(policy: EchoPolicy) -> None:
         assert server.metrics.largest_batch > 1
     for learned in policy.learned:
         assert learned.observations.states["t"].tolist() == learned.next_observations.states["t"].tolist()
+
+
+@pytest.mark.parametrize("reuses", [False, True])
+def test_rows_are_copied_only_for_a_client_that_may_reuse_them(reuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(observation_cache, "copy_row", lambda obs, row: copied.append(row))
+    told = Feedback(
+        Observation.parse(observation(1, 2), 2, "obs"),
+        np.array([0, 1]),
+        np.array([0, 0]),
+        np.zeros(2),
+        np.zeros(2, bool),
+        np.zeros(2, bool),
+        {},
+    )
+    assert EnvStates(7, reuses=reuses).fed(told, {0, 1}) is None
+    assert copied == ([0, 1] if reuses else [])

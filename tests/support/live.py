@@ -30,6 +30,15 @@ class LiveServer(str):
     def ws(self) -> str:
         return str(self).replace("http", "ws", 1) + "/ws"
 
+    def wait_for_sessions(self, trainers: int, visitors: int = 0) -> None:
+        """Wait until no more than so many sessions hold a place; a place is free a moment after its environment has
+        closed. Only for a server in this process."""
+        server = self.server.config.app.state.openenv_server  # type: ignore[union-attr]
+        deadline = time.monotonic() + 60
+        while server.active_sessions > trainers or server.web.visitors.active > visitors:
+            assert time.monotonic() < deadline, "sessions were not freed"
+            time.sleep(0.005)
+
     @property
     def port(self) -> int:
         return int(self.rsplit(":", 1)[1])

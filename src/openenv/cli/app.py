@@ -7,15 +7,27 @@ from typing import Annotated
 import typer
 
 from openenv import __version__
+from openenv.cli.build import build
 from openenv.cli.conformance import conformance
 from openenv.cli.demo import demo
+from openenv.cli.doctor import doctor
+from openenv.cli.fork import fork
+from openenv.cli.init import init
+from openenv.cli.play import play
 from openenv.cli.policy import policy
+from openenv.cli.push import push
 from openenv.cli.wait import wait
 
 __all__ = ["app"]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(build)
 app.command()(demo)
+app.command()(doctor)
+app.command()(fork)
+app.command()(init)
+app.command()(play)
+app.command()(push)
 app.command()(wait)
 app.add_typer(conformance)
 app.add_typer(policy)

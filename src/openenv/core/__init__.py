@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.visitors import WebOptions
     from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ActionValidationError,
@@ -212,6 +213,7 @@ __all__ = [
     "WSStateResponse",
     "WSStepMessage",
     "WebInterfaceManager",
+    "WebOptions",
     "create_app",
     "create_fastapi_app",
     "create_llm_client",

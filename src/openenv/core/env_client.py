@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType, TracebackType
@@ -414,7 +414,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         """
         episode = kwargs.get("episode_id")
         frame = request(CallKind.RESET, kwargs)
-        reply = await self._call(
+        reply = await self._ask(
             Op.RESET, frame, timeout_s=timeout_s, episode_id=episode if isinstance(episode, str) else None
         )
         return self._result(reply)
@@ -444,7 +444,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             self._warned_step_arguments = True
             logger.warning("step() takes an action only; %s did not go to the server", ", ".join(sorted(kwargs)))
         frame = request(CallKind.STEP, self._step_payload(action))
-        reply = await self._call(Op.STEP, frame, timeout_s=timeout_s)
+        reply = await self._ask(Op.STEP, frame, timeout_s=timeout_s)
         return self._result(reply)
 
     @bare
@@ -458,7 +458,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             SessionLostError: the session is gone; raised until a ``reset()`` has completed.
             CallTimeoutError: no answer in time.
         """
-        reply = await self._call(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
+        reply = await self._ask(Op.STATE, request(CallKind.STATE), timeout_s=timeout_s)
         return self._parse_state(reply.data)
 
     @bare
@@ -551,13 +551,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         await self.close()
 
     def __enter__(self) -> Self:
-        self._blocking(self.connect)
+        self._finished(self.connect())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blocking(self.close)
+        self._finished(self.close())
 
     def __repr__(self) -> str:
         where = f"{self._shown_url}, mode={self._mode}, {self._machine.state.value}"
@@ -571,6 +571,9 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
     async def _send_and_receive(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Send one request frame given as a dict, and return its reply frame as a dict; for subclasses.
 
+        Where a class or an object has its own, ``reset()``, ``step()`` and ``state()`` go through it: the way to look
+        at frames, or to play without a server. The times of a single call are not known there.
+
         Raises:
             ValueError: its type is not ``reset``, ``step``, ``state`` or ``mcp``.
         """
@@ -578,6 +581,13 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         op = Op.TOOL if kind is CallKind.MCP else Op(kind.value)
         reply = await self._call(op, message)
         return {"type": reply.kind, "data": reply.data}
+
+    async def _ask(self, op: Op, frame: Mapping[str, Any], **options: Any) -> Reply:
+        """`_call`, by way of a `_send_and_receive` that is not this class's, if there is one."""
+        if getattr(self._send_and_receive, "__func__", None) is EnvClient._send_and_receive:
+            return await self._call(op, frame, **options)
+        answer = await self._send_and_receive(dict(frame))
+        return Reply("state" if op is Op.STATE else "observation", answer["data"])
 
     async def _call(self, op: Op, frame: Mapping[str, Any] | None = None, **options: Any) -> Reply:
         if self._watcher is not None:
@@ -664,6 +674,15 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             raise ForeignLoopError
         return IoThread.shared().run(work, self._interrupted)
 
+    def _finished(self, value: Any) -> Any:
+        """What a method of this client, perhaps a subclass's own, has come to: a value, a handle, or a coroutine."""
+        if isinstance(value, PendingCall):
+            return value.result()
+        if not isinstance(value, Awaitable):
+            return value
+        coroutine = value if isinstance(value, Coroutine) else _awaiting(value)
+        return self._blocking(lambda: coroutine)
+
     async def _await_here(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a call for the event loop that awaits it: on that loop, or on the I/O thread if the session is there."""
         self._check_process()
@@ -724,6 +743,21 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
         link = self._holder.link
         transport = None if link is None else link.transport
         return transport.connection if isinstance(transport, WebSocketTransport) else None
+
+    @_ws.setter
+    def _ws(self, connection: Any) -> None:
+        """Some packages open a connection of their own in ``connect()``. No call may go to the session behind it, which
+        this client has not opened: it is closed, and the next call opens one."""
+        if connection is None:
+            return
+        logger.warning("%s was given a connection that is not its own: closed; it opens its own", type(self).__name__)
+        closing = connection.close()
+        if isinstance(closing, Awaitable):
+            self._foreign = asyncio.ensure_future(closing)  # a loop keeps no task alive by itself
+
+
+async def _awaiting(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _client_session(machine: ClientMachine) -> ClientSession:

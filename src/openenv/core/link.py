@@ -7,6 +7,7 @@ A link lives on the event loop it was made on. Its machine may outlive it and go
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
@@ -224,8 +225,8 @@ class EnvLink:
 
     def _note_end(self, call: Call, reply: Reply | None, error: OpenEnvError | None = None) -> None:
         task = asyncio.current_task()
-        if task is not None:
-            self._ends[task] = GaveUp("interrupted", call, reply, error)
+        if task is not None:  # a copy has no traceback, whose frames would hold the task and the client for ever
+            self._ends[task] = GaveUp("interrupted", call, reply, copy.copy(error))
 
     def _tell_not_taken(self) -> None:
         ends, self._not_taken = self._not_taken, []

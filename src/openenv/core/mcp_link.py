@@ -69,6 +69,7 @@ class McpLink(EnvLink):
         self._poster: HttpPoster | None = None
         self._posting: asyncio.Task[None] | None = None
         self._key: tuple[Call, str] | None = None
+        self._opening_key: str | None = None
         self._url = url
 
     @staticmethod
@@ -139,9 +140,13 @@ class McpLink(EnvLink):
     async def _ask_for_session(self) -> HeldSession | DialFailure:
         poster = await self._posted_to()
         body = request_body(1, RpcMethod.CREATE)
+        if self._opening_key is None:  # the same until there is an answer: one that was lost told of a session
+            self._opening_key = str(uuid.uuid4())
+        headers = {FEATURES_HEADER: offered_features(), IDEMPOTENCY_HEADER: self._opening_key}
         try:
-            answer = await poster.post(body, {FEATURES_HEADER: offered_features()})
+            answer = await poster.post(body, headers)
             response = _response(answer, 1)
+            self._opening_key = None
         except PostError as error:
             return DialFailure(_not_made(error.failure, self._url), retryable=error.failure.retryable)
         except MalformedFrame as error:

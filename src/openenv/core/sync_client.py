@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from openenv.core.client_types import StepResult
 from openenv.core.env_client import UNSET, EnvClient, MaybeSeconds
-from openenv.core.pending import PendingCall
 
 __all__ = ["SyncEnvClient"]
 
@@ -107,14 +105,4 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         return blocking
 
     def _wait(self, value: Any) -> Any:
-        """Take the value of a client call: ready, a handle (under a running loop), or an overriding coroutine."""
-        if isinstance(value, PendingCall):
-            return value.result()
-        if not isinstance(value, Awaitable):
-            return value
-        coroutine = value if isinstance(value, Coroutine) else _awaiting(value)
-        return self._client._blocking(lambda: coroutine)
-
-
-async def _awaiting(value: Awaitable[Any]) -> Any:
-    return await value
+        return self._client._finished(value)

@@ -82,7 +82,7 @@ class Connection:
         self._settings = settings
         self._metrics = metrics
         self._conversation = Conversation()
-        self._envs = EnvStates(number)
+        self._envs = EnvStates(number, reuses=REUSE_FEEDBACK_OBS in settings.metadata.features)
 
     async def serve(self) -> None:
         """Serve the connection to its end. Whatever happens ends this connection only."""

@@ -39,10 +39,12 @@ class EnvStates:
 
     Args:
         connection: its number.
+        reuses: whether its client may leave out rows that it has fed back; only then are they kept.
     """
 
-    def __init__(self, connection: int) -> None:
+    def __init__(self, connection: int, *, reuses: bool = True) -> None:
         self._connection = connection
+        self._reuses = reuses
         self._chunks: dict[int, _Chunk] = {}
         self.cache = ObservationCache()
 
@@ -77,7 +79,8 @@ class EnvStates:
         """
         envs: list[int] = feedback.env_indices.tolist()
         obs = feedback.observation.to_map()
-        self.cache.on_feedback(envs, obs, feedback.terminated, feedback.truncated)
+        if self._reuses:
+            self.cache.on_feedback(envs, obs, feedback.terminated, feedback.truncated)
         rows = [row for row, env in enumerate(envs) if env not in strays]
         if not rows:
             return None

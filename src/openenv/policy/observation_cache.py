@@ -23,7 +23,8 @@ _NOT_SPLIT = "the last feedback could not be split into rows"
 class ObservationCache:
     """What one connection's feedbacks have left behind, a row for each env.
 
-    Feed it every feedback, also those of clients that never reuse. Rows are copies: they keep no frame alive.
+    Feed it every feedback, also those of clients that never reuse, wherever reuse is offered. Rows are copies: they
+    keep no frame alive.
     """
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ def test_the_arguments_of_a_run(engine: FakeEngine) -> None:
     url = provider.start_container(
         "hub.example/org/count-env:v1",
         env_vars={"TOKEN": "s3cret", "HTTP_PROXY": "http://p", "EMPTY": ""},
+        environment={"MODE": "mock"},
         container_port=7860,
         command="serve --now",
         memory="1g",
@@ -45,12 +46,12 @@ def test_the_arguments_of_a_run(engine: FakeEngine) -> None:
     assert name.startswith("count-env-")
     assert argv == [
         *("run", "--detach", "--name", name, "--publish", f"127.0.0.1:{port}:7860"),
-        *("--env", "TOKEN", "--env", "HTTP_PROXY=http://p", "--env", "EMPTY"),
+        *("--env", "TOKEN", "--env", "HTTP_PROXY=http://p", "--env", "EMPTY", "--env", "MODE"),
         *("--memory", "1g", "--read-only", "--volume", "a:/a", "--volume", "b:/b"),
         *("hub.example/org/count-env:v1", "serve", "--now"),
     ]
     told = engine.environment("run")
-    assert (told["TOKEN"], told["EMPTY"]) == ("s3cret", "")
+    assert (told["TOKEN"], told["EMPTY"], told["MODE"]) == ("s3cret", "", "mock")
     assert told.get("HTTP_PROXY") != "http://p"  # which would be the engine's own
     provider.stop_container()
     assert engine.calls("stop") == [["stop", f"id-of-{name}"]]

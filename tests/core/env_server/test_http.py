@@ -112,7 +112,8 @@ def test_a_newcomer_evicts_the_session_that_was_idle_longest(
     web: httpx.Client, live: LiveServer, env: type[CountEnv], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = reset(web), reset(web)
-    web.post("/step", json=act("inc"), headers=first)
+    for header in (second, first):
+        web.post("/step", json=act("inc"), headers=header)
     full = web.post("/reset")
     assert (full.status_code, full.json()["code"]) == (503, "CAPACITY_REACHED")
     assert int(full.headers["Retry-After"]) > 0
@@ -134,6 +135,26 @@ def test_a_busy_session_is_not_evicted(web: httpx.Client, env: type[CountEnv], m
         assert web.post("/reset").status_code == 503
         env.release.set()
         assert [step.result().status_code for step in steps] == [200, 200]
+
+
+def test_a_session_that_nobody_named_makes_room_at_once(
+    web: httpx.Client, live: LiveServer, env: type[CountEnv]
+) -> None:
+    named = reset(web)
+    web.post("/step", json=act("inc"), headers=named)
+    for _ in range(3):
+        assert web.post("/reset").status_code == 200
+    assert web.post("/step", json=act("inc")).status_code == 200
+    ours = reset(web)
+    assert web.get("/state").status_code == 200  # has ended it
+    assert web.get("/state", headers=ours).status_code == 404
+    reset(web)
+    with connect(live.ws) as ws:
+        ws.send('{"type":"reset"}')
+        assert json.loads(ws.recv(20))["type"] == "observation"
+        assert web.get("/state", headers=named).json()["step_count"] == 1
+        assert web.post("/reset").status_code == 503
+    assert env.log.of("init")[0]["env_no"] not in [event["env_no"] for event in env.log.of("close")]
 
 
 # ---------------------------------------------------------------- without a session
@@ -174,7 +195,9 @@ def test_strict_http_refuses_them(how: str, env: type[CountEnv], monkeypatch: py
             assert answer.status_code == 409
             assert "POST /reset" in answer.json()["detail"]
         assert env.log.events == []
-        assert web.post("/step", json=act("inc"), headers=reset(web)).status_code == 200
+        header = reset(web)
+        assert web.post("/reset").status_code == 503  # every client knows of the header: none is taken for lost
+        assert web.post("/step", json=act("inc"), headers=header).status_code == 200
 
 
 # ---------------------------------------------------------------- bodies and errors
@@ -307,6 +330,17 @@ def test_metadata_of_an_env_that_says_nothing_builds_none(web: httpx.Client, env
         '"author":null,"documentation_url":null}'
     )
     assert env.log.events == []
+
+
+def test_metadata_of_a_class_that_a_function_hides_is_told_by_a_full_server(env: type[CountEnv]) -> None:
+    def make():  # type: ignore[no-untyped-def]  # as env packages write it
+        return env()
+
+    with serve(create_app(make, CountAction, CountObservation)) as url, connect(url.ws) as ws:
+        ws.send('{"type":"reset"}')
+        ws.recv(20)
+        assert httpx.get(f"{url}/metadata", trust_env=False).json()["name"] == "CountEnv"
+    assert len(env.log.of("init")) == 1
 
 
 def test_metadata_is_asked_once_off_the_loop(env: type[CountEnv]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import logging
 from typing import Any
 
 import httpx
@@ -190,14 +189,13 @@ def test_a_mode_that_does_not_exist() -> None:
 # ---------------------------------------------------------------- apps
 
 
-def test_web_arguments_are_taken_and_the_variable_warns(
+def test_web_arguments_mean_nothing_without_the_page(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    create_app(CountEnv, CountAction, CountObservation, gradio_builder=lambda *a: None, custom_tab_name="T")
+    monkeypatch.delenv("ENABLE_WEB_INTERFACE", raising=False)
+    app = create_app(CountEnv, CountAction, CountObservation, gradio_builder=lambda *a: None, custom_tab_name="T")
     assert caplog.records == []
-    monkeypatch.setenv("ENABLE_WEB_INTERFACE", "true")
-    create_app(CountEnv, CountAction, CountObservation)
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert app.state.openenv_server.web is None
 
 
 def test_session_info() -> None:

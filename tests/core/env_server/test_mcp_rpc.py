@@ -511,3 +511,11 @@ def test_arguments_without_a_word_in_json_reach_the_tool(client: Any) -> None:
             action = {"type": "call_tool", "tool_name": "weigh", "arguments": given}
             seen = env.step(action).observation["result"]["data"]
         assert seen == repr((given["x"], given["more"]))
+
+
+def test_only_a_call_that_never_began_is_told_as_not_applied(tools: ToolServer) -> None:
+    session = tools.create()
+    assert tools.call("inc", session, by="x")["error"]["data"]["outcome"] == "not_applied"
+    assert tools.call("inc_async", session, other=1)["error"]["data"]["outcome"] == "not_applied"
+    assert "outcome" not in tools.call("boom", session)["error"]["data"]
+    assert tools.call("inc", session)["result"]["data"]["count"] == 1

@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 from openenv.core.env_server.json_rpc import RpcError, RpcRequest
 from openenv.core.env_server.mcp_sessions import KEPT_REPLIES, ReplyCache
 from openenv.core.env_server.v1_options import V1Options
+from openenv.core.mcp_client import MCPToolClient
 from openenv.testing import FaultProxy
 from support.tool_envs import ToolServer, tool_server
 
@@ -309,3 +310,45 @@ async def test_the_cache_is_bounded_and_never_forgets_what_runs() -> None:
     gate.set()
     assert await asyncio.gather(waiting, ask("slow")) == [b"{}", b"{}"]
     assert len(runs) == len(set(runs)) == KEPT_REPLIES * 2 + 1
+
+
+# ------------------------------------------------------------------- opened once
+
+
+@pytest.mark.parametrize("arrived", [0, 1])
+def test_a_create_that_comes_again_with_its_key_opens_one_session(tools: ToolServer, arrived: int) -> None:
+    asked = {"OpenEnv_Features": "token, idempotency", "Idempotency_Key": "one"}
+    answers = [tools.post("openenv/session/create", **asked) for _ in range(2)]
+    (session,) = {answer.json()["result"]["session_id"] for answer in answers}
+    tokens = [answer.headers["OpenEnv-Session-Token"] for answer in answers]
+    assert len(tools.env.log.of("init")) == 1
+
+    def call(token: str) -> dict[str, Any]:
+        asked = {"session_id": session, "name": "inc"}
+        return dict(tools.post("tools/call", asked, OpenEnv_Session_Token=token).json())
+
+    assert call(tokens[arrived])["result"]["data"]["count"] == 1
+    assert "Unknown session_id" in call(tokens[1 - arrived])["error"]["message"]
+    assert call(tokens[arrived])["result"]["data"]["count"] == 2
+    late = tools.post("openenv/session/create", **asked)
+    assert late.json()["error"]["code"] == -32602
+    assert "OpenEnv-Session-Token" not in late.headers
+    assert len(tools.env.log.of("init")) == 1
+    other = tools.post("openenv/session/create", **{**asked, "Idempotency_Key": "two"})
+    assert other.json()["result"]["session_id"] != session
+
+
+def test_without_the_feature_a_key_means_nothing_to_a_create(tools: ToolServer) -> None:
+    sessions = {
+        tools.post("openenv/session/create", Idempotency_Key="one").json()["result"]["session_id"] for _ in range(2)
+    }
+    assert len(sessions) == 2
+
+
+async def test_a_client_whose_create_lost_its_answer_gets_the_session_that_it_made(tools: ToolServer) -> None:
+    with FaultProxy("127.0.0.1", tools.url.port) as proxy:
+        proxy.cut_on_reply()
+        async with MCPToolClient(f"http://127.0.0.1:{proxy.port}") as client:
+            assert (await client.call_tool("inc"))["count"] == 1
+        tools.env.log.wait_for("close")
+    assert len(tools.env.log.of("init")) == 1

@@ -311,7 +311,7 @@ def test_a_hidden_factory_without_tools_is_closed_again() -> None:
 
 
 def test_an_idle_session_ends() -> None:
-    with tool_server(mcp_idle_s=0.2) as tools:
+    with tool_server(mcp_idle_s=3.0) as tools:
         headers = opened(tools)
         tools.env.log.wait_for("close")
         ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
@@ -319,7 +319,7 @@ def test_an_idle_session_ends() -> None:
 
 
 async def test_an_open_stream_keeps_its_session() -> None:
-    with tool_server(mcp_idle_s=0.2) as tools:
+    with tool_server(mcp_idle_s=3.0) as tools:
         async with sdk(tools.url) as session:
             await session.call_tool("inc", {})
             for _ in range(2):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from openenv.core.env_server import create_app
+from support.browser import find_browser
 from support.envs import CountAction, CountEnv, CountObservation, CountState
 from support.live import LiveServer, serve
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 ATTACK = """<!doctype html><title>attack</title><body><script>
 const server = "SERVER", told = {};
 const within = (promise) => Promise.race([promise, new Promise((_, no) => setTimeout(() => no("silence"), 10000))]);
@@ -85,12 +85,7 @@ Told = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    found = os.environ.get("OPENENV_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        if os.environ.get("OPENENV_BROWSER_REQUIRED"):
-            pytest.fail("no browser: install Debian's chromium-headless-shell, or name one in OPENENV_BROWSER")
-        pytest.skip("no browser found; Debian: apt-get install chromium-headless-shell")
-    return found
+    return find_browser()
 
 
 @pytest.fixture
@@ -107,9 +102,10 @@ def visit(browser: str, tmp_path: Path) -> Iterator[Callable[..., None]]:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, "HOME": str(tmp_path)},
+                start_new_session=True,  # Debian's command is a script, and the browser a child of it
             )
             processes.callback(process.wait, 30)
-            processes.callback(process.kill)
+            processes.callback(os.killpg, process.pid, signal.SIGKILL)
 
         yield open_page
 

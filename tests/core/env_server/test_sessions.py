@@ -193,16 +193,16 @@ async def test_a_mistake_in_a_call_costs_only_the_call(env: type[CountEnv], capl
 
 async def test_silence_ends_a_session_and_speech_keeps_it(env: type[CountEnv]) -> None:
     one = manager(env)
-    session = await opened(one, idle_timeout_s=0.3)
+    session = await opened(one, idle_timeout_s=3.0)
     loop = asyncio.get_running_loop()
     last = loop.time()
-    for _ in range(4):
-        await asyncio.sleep(0.15)
+    for _ in range(7):
+        await asyncio.sleep(0.5)
         last = loop.time()
         session.touch()
         assert not session.ending.done()
     assert await session.ending is EndReason.IDLE
-    assert loop.time() - last >= 0.29
+    assert loop.time() - last >= 2.9
     await session.closed
     assert len(env.log.of("close")) == 1
 

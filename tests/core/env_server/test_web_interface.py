@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openenv.core.env_server import web_interface
+from openenv.core.env_server import env_metadata
 from openenv.core.env_server.types import EnvironmentMetadata
 from openenv.core.env_server.web_interface import create_web_interface_app, load_environment_metadata
 from support.envs import CountAction, CountEnv, CountObservation
@@ -38,7 +39,7 @@ class Maker:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ENV_README_PATH", raising=False)
-    monkeypatch.setattr(web_interface, "_IN_IMAGES", (tmp_path / "image" / "README.md",))
+    monkeypatch.setattr(env_metadata, "_IN_IMAGES", (tmp_path / "image" / "README.md",))
     return tmp_path
 
 
@@ -75,6 +76,17 @@ def test_the_readme_is_the_first_there_is(elsewhere: Path, monkeypatch: pytest.M
     places[0].unlink()
     places[0].mkdir()  # what cannot be read is passed over
     assert load_environment_metadata(Told, "count").readme_content == "# README.md é"
+
+
+def test_a_package_has_its_readme_beside_its_manifest(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = elsewhere / "count_env"
+    module = folder / "count_env" / "server" / "environment.py"
+    module.parent.mkdir(parents=True)
+    (folder / "README.md").write_text("# Count")
+    monkeypatch.setattr(sys.modules[__name__], "__file__", str(module))
+    assert load_environment_metadata(Told, "other").readme_content is None
+    (folder / "openenv.yaml").write_text("name: count_env")
+    assert load_environment_metadata(Told, "other").readme_content == "# Count"
 
 
 def test_an_app_of_the_web_interface_serves_the_environment() -> None:

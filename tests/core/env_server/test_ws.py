@@ -226,11 +226,11 @@ def test_a_frame_over_the_limit_ends_the_session_with_1009(env: type[CountEnv]) 
 
 
 def test_an_idle_socket_is_closed_with_4001(env: type[CountEnv]) -> None:
-    config = ConcurrencyConfig(max_concurrent_envs=1, session_timeout=0.3)
+    config = ConcurrencyConfig(max_concurrent_envs=1, session_timeout=3.0)
     app = create_app(env, CountAction, CountObservation, concurrency_config=config)
     with serve(app) as url, connect(url.ws) as ws:
         call(ws, "reset")
-        ws.send('{"type":"step","data":{"op":"sleep","arg":1.0}}')
+        ws.send('{"type":"step","data":{"op":"sleep","arg":3.5}}')
         assert json.loads(ws.recv(20))["type"] == "observation", "a running step is never idle"
         with pytest.raises(ConnectionClosed) as caught:
             ws.recv(20)

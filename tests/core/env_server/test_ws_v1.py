@@ -631,22 +631,22 @@ def test_a_lease_that_expires_in_a_call_closes_after_it(start: Start, env: type[
 
 
 def test_a_resumed_session_has_no_lease_to_expire(start: Start, env: type[CountEnv]) -> None:
-    live = start(grace_s=0.3)
+    live = start(grace_s=3.0)
     with Raw(live.ws).open() as raw:
         raw.step()
         cut(live, raw)
         other, _ = raw.resumed(live.ws)
         with other:
-            time.sleep(0.5)
+            time.sleep(3.5)
             assert other.step()["data"]["observation"]["count"] == 2
 
 
 def test_the_idle_time_does_not_run_while_leased(start: Start, env: type[CountEnv]) -> None:
-    live = start(timeout_s=0.2)
+    live = start(timeout_s=3.0)
     with Raw(live.ws).open() as raw:
         raw.step()
         cut(live, raw)
-        time.sleep(0.5)
+        time.sleep(3.5)
         other, answer = raw.resumed(live.ws)
         assert answer["type"] == "resumed"
         assert other.closed() == (4001, "idle")

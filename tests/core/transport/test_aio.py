@@ -11,7 +11,7 @@ from openenv.core.env_client import EnvClient
 from openenv.core.exceptions import ConnectError
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import WebSocketConnector, may_pass
-from openenv.core.transport.base import DialError
+from openenv.core.transport.base import DialError, TransportClosed
 from openenv.testing.processes import free_port
 from support.clients import CountServer
 
@@ -55,3 +55,11 @@ def _tls(reason: str, kind: type[ssl.SSLError] = ssl.SSLError) -> ssl.SSLError:
 )
 def test_tls_that_cannot_come_right_is_not_tried_again(error: Exception, passes: bool) -> None:
     assert may_pass(error) is passes
+
+
+async def test_a_ping_measures_its_round_trip_and_tells_of_a_closed_connection(server: CountServer) -> None:
+    transport = await WebSocketConnector(Address.parse(server.url))()
+    assert 0 < await transport.ping() < 60
+    await transport.close()
+    with pytest.raises(TransportClosed):
+        await transport.ping()

@@ -163,6 +163,31 @@ def test_endless_values_are_refused_by_name(make: Any, why: str) -> None:
     assert caught.value.path.startswith("a.loop")
 
 
+class Tensor:
+    """As other libraries have them: its dtype is not numpy's."""
+
+    dtype = object()
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def tolist(self) -> Any:
+        return self.value
+
+
+class Tokens(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    ids: Tensor
+    history: list[Tensor] = []
+
+
+def test_tensors_of_other_libraries_become_lists() -> None:
+    model = Tokens(ids=Tensor([[1, 2], [3, 4]]), history=[Tensor([0.5, math.inf]), Tensor([])])
+    assert encode(dump_model(model)) == b'{"ids":[[1,2],[3,4]],"history":[[0.5,Infinity],[]]}'
+    assert encode({"ids": Tensor([math.nan])}) == b'{"ids":[NaN]}'
+
+
 def test_bytes_tell_what_to_declare() -> None:
     with pytest.raises(UnencodableValue, match=r"core\.arrays\.Bytes"):
         encode({"a": b"x"})

@@ -19,7 +19,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from openenv import CapacityError, ConnectError, GenericEnvClient
+from openenv import CapacityError, ConnectError, GenericEnvClient, SessionLostError
 from openenv.integrations.trl import factory as factories
 from openenv.integrations.trl import versions
 from openenv.integrations.trl.content import rendered, shown
@@ -364,6 +364,32 @@ class Silent:
 
 
 # ---------------------------------------------------------------- check
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one", "several"])
+def test_a_factory_ends_the_sessions_of_its_environments(
+    counting_server: ServerProcess, counting_oracle: Oracle, together: bool
+) -> None:
+    own = tool_env(Counter, url=counting_server.url)
+    guide = protect(functools.partial(GuideCounter, counting_server.url))
+    factory = EnvFactories(own=own, guide=guide) if together else own
+    with factory:
+        envs = [(guide if together and index else own)() for index in range(3)]
+        never_used = own()
+        for env in envs:
+            env.reset()
+        assert counting_oracle.of("close") == []
+    counting_oracle.wait_for("close", 3)
+    factory.close()  # may be repeated
+    for env in envs:
+        with pytest.raises(SessionLostError, match="does not answer any more"):
+            env.count("late")
+    again = own()
+    again.reset()
+    own.close()
+    counting_oracle.wait_for("close", 4)
+    assert len(counting_oracle.of("init")) == 4
+    del never_used
 
 
 def test_check_tells_what_a_server_will_do(counting_server: ServerProcess, counting_oracle: Oracle) -> None:

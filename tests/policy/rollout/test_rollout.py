@@ -207,3 +207,48 @@ def test_a_session_that_is_lost_costs_its_episode_only(
         assert after[2] - before[2] == reward  # the last good observation, and the steps that led to it
         assert episode is None or not episode["mask"]
     assert len(cut_short) + stats.replaced == len(when), "told as truncated, or, with no step behind it, not at all"
+
+
+class Choice(gym.Env[Any, Any]):
+    """Takes 5, 6 or 7; an episode takes ``2 + env`` steps."""
+
+    observation_space = gym.spaces.Box(0, 1e6, (2,), np.float64)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def __init__(self, env: int) -> None:
+        self.now = np.array([env, 0], np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.now[1] = 0
+        return self.now.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.now[1] += 1
+        return self.now.copy(), 1.0, bool(self.now[1] >= 2 + self.now[0]), False, {}
+
+
+class Six:
+    """Chooses 6, twice a chunk."""
+
+    action_horizon = 2
+
+    def act(self, observations: Any) -> Any:
+        return np.full((len(observations.states["obs"]), 2, 1), 6.0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("own", [False, True], ids=["ActionMap", "act="])
+def test_an_env_that_resets_itself_is_given_no_action_that_nobody_chose(count: int, own: bool) -> None:
+    seen: set[float] = set()
+
+    def act(rows: Any) -> Any:
+        seen.update(rows.reshape(-1).tolist())
+        return rows.reshape(-1).astype(np.int64)
+
+    makers = [lambda env=env: Choice(env) for env in range(count)]
+    envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP)
+    with PolicyServer(Six(), "127.0.0.1", 0) as server, WebSocketEnvClientAgent(server.url) as agent:
+        stats = Rollout(agent, GymnasiumVector(envs, act=act if own else None)).run(episodes=4 * count)
+    assert stats.episodes >= 4 * count
+    assert seen == ({6.0} if own else set())

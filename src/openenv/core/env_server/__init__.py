@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         WSStepMessage,
     )
     from openenv.core.env_server.v1_options import V1Options
+    from openenv.core.env_server.visitors import WebOptions
     from openenv.core.env_server.web_interface import WebInterfaceManager, create_web_interface_app
     from openenv.core.exceptions import (
         ConcurrencyConfigurationError,
@@ -137,6 +138,7 @@ __all__ = [
     "WSStateResponse",
     "WSStepMessage",
     "WebInterfaceManager",
+    "WebOptions",
     "create_app",
     "create_fastapi_app",
     "create_web_interface_app",
@@ -215,6 +217,7 @@ _MODULES = {
     ),
     "openenv.core.env_server.mcp_environment": ("MCPEnvironment",),  # needs an extra: in no `import *`
     "openenv.core.env_server.v1_options": ("V1Options",),
+    "openenv.core.env_server.visitors": ("WebOptions",),
     "openenv.core.env_server.web_interface": (
         "WebInterfaceManager",
         "create_web_interface_app",

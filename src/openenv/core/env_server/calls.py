@@ -151,6 +151,7 @@ async def run_call(
             return (), call.data
         return (make_action(call.data, action_cls),), call.kwargs
 
+    runner.running = call.kind.value
     try:
         if call.kind is CallKind.STATE:
             return await runner.read(lambda env: finish(_read_state(env)))

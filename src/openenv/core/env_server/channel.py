@@ -35,6 +35,7 @@ FAILED = 1011
 _LOST: Mapping[EndReason, LostReason] = {
     EndReason.IDLE: LostReason.IDLE,
     EndReason.EVICTED: LostReason.EVICTED,
+    EndReason.GAVE_WAY: LostReason.EVICTED,
     EndReason.EXPIRED: LostReason.EXPIRED,
     EndReason.FAILED: LostReason.CRASHED,
 }
@@ -42,6 +43,7 @@ _CODES: Mapping[EndReason, CloseCode] = {
     EndReason.CLOSED: CloseCode.CLOSED,
     EndReason.IDLE: CloseCode.IDLE,
     EndReason.DRAINING: CloseCode.DRAINING,
+    EndReason.GAVE_WAY: CloseCode.CAPACITY,
 }
 
 

@@ -3,7 +3,8 @@
 HTTP has no session of its own, so ``POST /reset`` opens one and names it in the ``OpenEnv-Session`` response header.
 Requests with that header act on it; it ends after a minute without any. Requests without it are answered as other
 OpenEnv servers do, from an environment made for that one request; they count towards capacity all the same, and
-carry a ``Warning``.
+carry a ``Warning``. A program that knows nothing of the header would soon fill a small server with sessions that it
+never names, so one that no request has named yet ends for the next newcomer, if every slot is taken.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from openenv.core.wire.messages import CallKind, WSErrorCode
 if TYPE_CHECKING:
     from openenv.core.env_server.http_server import HTTPEnvServer
 
-__all__ = ["SESSION_HEADER", "HTTPRoutes"]
+__all__ = ["SESSION_HEADER", "HTTPRoutes", "model_schema"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -157,11 +158,13 @@ class HTTPRoutes:
         session = self._sessions.get(name[:200])
         if not session.evictable:  # opened elsewhere: its id is no secret, and gives no right to it
             raise SessionNotFoundError(session.id)
+        session.claimed = True
         return session
 
     async def _open(self) -> Session:
         limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
         session = await self._sessions.open(idle_timeout_s=limit, evictable=True)
+        session.claimed = self._server.strict_http  # there, every client has to know of the header
         await self.bounded(session.ready())
         return session
 
@@ -204,10 +207,10 @@ class HTTPRoutes:
         """``GET /schema``: JSON Schemas of the environment's models."""
         server = self._server
         return SchemaResponse(
-            action=_schema(server.action_cls),
-            observation=_schema(server.observation_cls),
-            state=_schema(server.state_cls),
-            reset_observation=_schema(server.reset_observation_cls or server.observation_cls),
+            action=model_schema(server.action_cls),
+            observation=model_schema(server.observation_cls),
+            state=model_schema(server.state_cls),
+            reset_observation=model_schema(server.reset_observation_cls or server.observation_cls),
         )
 
     async def metadata(self) -> Response:
@@ -217,9 +220,9 @@ class HTTPRoutes:
     async def _read_metadata(self) -> Response:
         async with self._metadata_lock:
             if self._metadata is None:
-                own = getattr(self._server.env_class, "get_metadata", None)
-                if own is Environment.get_metadata:
-                    self._metadata = encode(default_metadata(self._server.factory_name))
+                made = self._server.env_class or self._server.seen_class
+                if made is not None and getattr(made, "get_metadata", None) is Environment.get_metadata:
+                    self._metadata = encode(default_metadata(made.__name__))
                 else:
                     self._metadata = await self.throw_away(_ask_metadata)
         return json_response(self._metadata)
@@ -235,7 +238,7 @@ async def _ask_metadata(runner: EnvRunner) -> bytes:
 # ---------------------------------------------------------------- bodies
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
+def model_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The JSON Schema of a model; a bare object where a field of it has none."""
     try:
         return model.model_json_schema()
@@ -245,7 +248,7 @@ def _schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def _documented(model: type[BaseModel]) -> dict[str, Any]:
     """A schema for inside an OpenAPI document, where references into a schema of its own do not resolve."""
-    schema = _schema(model)
+    schema = model_schema(model)
     return {"title": model.__name__, "type": "object"} if "$defs" in schema else schema
 
 

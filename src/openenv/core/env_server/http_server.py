@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import os
@@ -16,11 +17,14 @@ from typing import Any
 from fastapi import FastAPI, WebSocket
 
 from openenv.core.env_server.arguments import require_factory, require_models
+from openenv.core.env_server.env_metadata import load_environment_metadata
 from openenv.core.env_server.frames import FrameReader
+from openenv.core.env_server.gradio_tab import gradio_is_here, mount_tab
 from openenv.core.env_server.http import HTTPRoutes
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.mcp import McpRoutes
 from openenv.core.env_server.mcp_sessions import IDLE_S, HeldSessions, wanted_session
+from openenv.core.env_server.observing import Observer
 from openenv.core.env_server.runner import EnvThread
 from openenv.core.env_server.security import Edge, EdgePolicy
 from openenv.core.env_server.sessions import SessionManager, Setup
@@ -29,6 +33,7 @@ from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.types import (
     Action,
     ConcurrencyConfig,
+    EnvironmentMetadata,
     Observation,
     ServerCapacityStatus,
     ServerMode,
@@ -36,6 +41,8 @@ from openenv.core.env_server.types import (
     State,
 )
 from openenv.core.env_server.v1_options import V1Options
+from openenv.core.env_server.visitors import WebOptions
+from openenv.core.env_server.web import CustomTab, WebRoutes
 from openenv.core.env_server.ws import PlainSocket
 from openenv.core.env_server.ws_v1 import V1Server
 from openenv.core.exceptions import ConcurrencyConfigurationError, SessionNotFoundError
@@ -113,6 +120,7 @@ class HTTPEnvServer:
         self.reset_observation_cls = reset_observation_cls
         self.state_cls = state_cls
         self.env_class = _class_of(env)
+        self.seen_class: type[Any] | None = None  # of an environment that was made
         self.factory_name = _name_of(env, self.env_class)
         self.env_name = env_name or self.factory_name
         self.strict_http = _flag("OPENENV_STRICT_HTTP") if strict_http is None else strict_http
@@ -123,6 +131,7 @@ class HTTPEnvServer:
         self.edge = EdgePolicy.make(allowed_origins, allowed_hosts, token)
         shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         self.mode = ServerMode.SIMULATION
+        self.web: WebRoutes | None = None
         self.sessions = SessionManager(
             Setup(
                 factory=env,
@@ -145,6 +154,7 @@ class HTTPEnvServer:
     def _look_at(self, env: Any) -> None:
         """See whether a new environment may be served, and tell one with tools how."""
         self._check(env, type(env).__name__)
+        self.seen_class = type(env)
         if hasattr(type(env), "mcp_call"):
             env._mode = env._mode or self.mode.value
             env._expose_errors = self.sessions.setup.expose_errors
@@ -174,6 +184,39 @@ class HTTPEnvServer:
     def get_capacity_status(self) -> ServerCapacityStatus:
         """How full the server is."""
         return self.sessions.capacity
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Have an observer told what happens to the sessions; see `openenv.core.env_server.observing`.
+
+        Args:
+            observer: called with each `SessionEvent`, on the server's event loop; it must not block.
+
+        Returns:
+            What ends that.
+        """
+        return self.sessions.setup.observers.add(observer)
+
+    def limit_sessions(self, max_concurrent_envs: int) -> None:
+        """Change how many environments may live at once; before the app has started.
+
+        Args:
+            max_concurrent_envs: the new number.
+
+        Raises:
+            ValueError: it is below 1.
+            ConcurrencyConfigurationError: the class does not allow more than one session.
+        """
+        former = self.concurrency_config
+        self.concurrency_config = ConcurrencyConfig(
+            max_concurrent_envs=max_concurrent_envs, session_timeout=former.session_timeout
+        )
+        try:
+            if self.env_class is not None:
+                self._check(self.env_class, self.factory_name)
+        except ConcurrencyConfigurationError:
+            self.concurrency_config = former
+            raise
+        self.sessions.max_sessions = max_concurrent_envs
 
     def get_session_info(self, session_id: str) -> SessionInfo | None:
         """What is known of an open session; None if there is none of this id."""
@@ -215,12 +258,33 @@ class HTTPEnvServer:
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
             async with outer(app) as state:
-                self.sessions.start()
-                with early_drain(self.sessions.begin_drain):
+                managers = [self.sessions] if self.web is None else [self.web.visitors, self.sessions]
+                for manager in managers:
+                    manager.start()
+                with early_drain(lambda: [manager.begin_drain() for manager in managers]):
                     yield state
-                await self.sessions.drain()
+                await asyncio.gather(*(manager.drain() for manager in managers))
 
         app.router.lifespan_context = lifespan
+
+    def add_web(
+        self, app: FastAPI, options: WebOptions, *, title: str | None = None, custom: CustomTab | None = None
+    ) -> WebRoutes:
+        """Add the web page to an app whose routes were registered.
+
+        Args:
+            app: the app; not yet started.
+            options: how many visitors, and for how long.
+            title: its heading, instead of the environment's own.
+            custom: a tab of the environment's own.
+        """
+
+        def known() -> EnvironmentMetadata:
+            return load_environment_metadata(self.sessions.setup.factory, self.env_name)
+
+        self.web = WebRoutes(self, options, load_metadata=known, title=title, custom=custom)
+        self.web.register(app)
+        return self.web
 
 
 def create_fastapi_app(
@@ -324,16 +388,26 @@ def create_app(
     expose_errors: bool | None = None,
     allow_ws_simulation: bool = True,
     mcp_idle_s: float | None = None,
+    web: WebOptions | None = None,
 ) -> FastAPI:
     """Make an app that serves environments; what env packages call.
 
-    The arguments of the web interface (``gradio_builder`` to ``title_override``) are accepted and not used yet.
-    For the others, for what it returns and what it raises see `create_fastapi_app`; mind that the order of the
-    positional arguments differs.
+    For the arguments that are not listed, for what it returns and what it raises see `create_fastapi_app`; mind that
+    the order of the positional arguments differs.
+
+    Args:
+        gradio_builder: makes a tab of the page's from Gradio blocks, see `openenv.core.env_server.gradio_tab`.
+        custom_tab_name: label of that tab.
+        custom_tab_primary: show that tab first.
+        show_default_tab: False leaves out the tab to play in, where there is a ``gradio_builder``.
+        title_override: heading of the page.
+        web: serve the web page, with these settings; by default ``ENABLE_WEB_INTERFACE`` decides whether, and the
+            environment variables how (see `WebOptions`).
+
+    Raises:
+        TypeError: ``gradio_builder`` did not return Gradio blocks.
     """
-    if _flag("ENABLE_WEB_INTERFACE"):
-        logger.warning("ENABLE_WEB_INTERFACE is set, but this version has no web interface: serving without it")
-    return create_fastapi_app(
+    app = create_fastapi_app(
         env,
         action_cls,
         observation_cls,
@@ -353,6 +427,15 @@ def create_app(
         allow_ws_simulation=allow_ws_simulation,
         mcp_idle_s=mcp_idle_s,
     )
+    options = web or (WebOptions.from_environ() if _flag("ENABLE_WEB_INTERFACE") else None)
+    if options is not None:
+        server: HTTPEnvServer = app.state.openenv_server
+        builder = gradio_builder if gradio_builder is not None and gradio_is_here() else None
+        tab = CustomTab(name=custom_tab_name, path="custom/", primary=custom_tab_primary, alone=not show_default_tab)
+        page = server.add_web(app, options, title=title_override, custom=tab if builder is not None else None)
+        if builder is not None:
+            mount_tab(app, builder, page.manager, page.title)
+    return app
 
 
 # ---------------------------------------------------------------- reading the arguments

@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
+
+from typing_extensions import TypedDict  # pydantic takes no other as a field before Python 3.12
 
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
 from openenv.core.rubrics.base import discard

@@ -110,10 +110,15 @@ class McpRoutes:
 
     # ------------------------------------------------------------ what it asks for
 
-    async def open(self, wanted: frozenset[str]) -> tuple[HeldSession, dict[str, str]]:
-        """Open a session. Returns it, and the headers that tell its token, if that is wanted."""
+    async def open(self, wanted: frozenset[str], key: str | None) -> tuple[HeldSession, dict[str, str]]:
+        """Open a session, one for each key. Returns it, and the headers that tell its token, if that is wanted."""
         uses = [feature for feature in FEATURES if feature in wanted]
-        held, token = await self._http.bounded(self._held.open(with_token="token" in uses))
+        with_token = "token" in uses
+        if key is None or "idempotency" not in uses:
+            opening = self._held.open(with_token)
+        else:
+            opening = self._held.open_once(key, with_token)
+        held, token = await self._http.bounded(opening)
         headers = {FEATURES_HEADER: ", ".join(uses)} if uses else {}
         return held, headers if token is None else {**headers, TOKEN_HEADER: token}
 
@@ -177,7 +182,7 @@ class _Answering:
             if request.silent or not self._single:
                 text = "a session is opened by a request of its own, with an id"
                 raise RpcError(JsonRpcErrorCode.INVALID_REQUEST, text)
-            held, self.headers = await routes.open(self._wanted)
+            held, self.headers = await routes.open(self._wanted, self._checked_key())
             return encode(success(request.id, {"session_id": held.session.id}))
         if request.method == CLOSE:
             if named is None:
@@ -186,11 +191,15 @@ class _Answering:
         raise request.unknown_method
 
     async def _once(self, held: HeldSession, request: RpcRequest, work: Work) -> bytes:
-        if self._key is None:
+        key = self._checked_key()
+        if key is None:
             return await self._routes.in_session(held, work)
-        if not 0 < len(self._key) <= MAX_KEY:
+        return await held.replies.once(key, request, lambda: self._routes.in_session(held, work))
+
+    def _checked_key(self) -> str | None:
+        if self._key is not None and not 0 < len(self._key) <= MAX_KEY:
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"The {KEY_HEADER} must have 1 to {MAX_KEY} characters")
-        return await held.replies.once(self._key, request, lambda: self._routes.in_session(held, work))
+        return self._key
 
 
 class McpSocket(PlainSocket):

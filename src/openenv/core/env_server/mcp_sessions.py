@@ -7,7 +7,8 @@ holds that. Sessions of sockets are not in this table, so their ids open nothing
 ``OpenEnv-Features``      what a client can do, and what the server will: ``token``, ``idempotency``
 ``OpenEnv-Session-Token`` the secret, told once when the session is opened, and carried by each later request
 ``OpenEnv-Session``       on the handshake of ``/ws``: the session to attach to, by the holder of its token
-``Idempotency-Key``       names one request of a session, which is run once however often it comes
+``Idempotency-Key``       names one request of a session, which is run once however often it comes; and the request
+                          that opens one, which opens one only
 ========================= =====================================================================================
 """
 
@@ -128,20 +129,37 @@ class HeldSession:
     Attributes:
         session: the environment.
         replies: to its requests that carried a key.
+        used: somebody has asked for it by its id, and its token if it has one.
     """
 
-    def __init__(self, session: Session, token: str | None, max_reply_bytes: int) -> None:
+    def __init__(self, session: Session, with_token: bool, max_reply_bytes: int) -> None:
         self.session = session
+        self.used = False
         self.replies = ReplyCache(max_reply_bytes)
-        self._token = None if token is None else _digest(token)
+        self._guarded = with_token
+        self._tokens: list[bytes] = []
         self._attached: Attached | None = None
         self._closing = False
 
-    def admits(self, token: str | None) -> bool:
+    def new_token(self) -> str | None:
+        """A token for an answer that tells of the session; None if it has none. Which answer arrives is shown by the
+        first use: until then each of them is good, afterwards only that one."""
+        if not self._guarded:
+            return None
+        token = secrets.token_urlsafe(32)
+        self._tokens.append(_digest(token))
+        return token
+
+    def use(self, token: str | None) -> bool:
         """Whether a request with this token may use it."""
-        if self._token is None:
-            return True
-        return token is not None and hmac.compare_digest(self._token, _digest(token))
+        if self._guarded:
+            given = _digest(token or "")
+            fitting = [one for one in self._tokens if hmac.compare_digest(one, given)]
+            if not fitting:
+                return False
+            self._tokens = fitting
+        self.used = True
+        return True
 
     def attach(self, socket: Attached) -> None:
         """Attach a socket. Of the holders of a token the newest wins; an id alone wins nothing.
@@ -150,7 +168,7 @@ class HeldSession:
             CallError: another one is attached.
         """
         former = self._attached
-        if former is not None and self._token is None:
+        if former is not None and not self._guarded:
             text = f"Session {self.session.id} already has an attached WebSocket"
             raise CallError(WSErrorCode.SESSION_ERROR, text)
         self._attached = socket
@@ -193,6 +211,32 @@ class HeldSessions:
         self._idle_timeout_s = idle_timeout_s
         self._max_reply_bytes = max_reply_bytes
         self._held: dict[str, HeldSession] = {}
+        self._opened: dict[bytes, asyncio.Task[HeldSession]] = {}
+
+    async def open_once(self, key: str, with_token: bool) -> tuple[HeldSession, str | None]:
+        """As `open`; a request that comes again with its key gets the same session, as long as that lives.
+
+        Raises:
+            OpenEnvError: as `open`; another try with the key may go better.
+            RpcError: the session is in use already, so its client has had the answer, and the token is told no more.
+        """
+        name = _digest(key)
+        opening = self._opened.get(name)
+        if opening is None:
+            opening = self._opened[name] = asyncio.create_task(self._open(with_token))
+            opening.add_done_callback(functools.partial(self._forget, name))
+        held = await asyncio.shield(opening)
+        if held.used:
+            text = f"The {KEY_HEADER} was used before, and the session that it opened is in use"
+            raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, text)
+        return held, held.new_token()
+
+    def _forget(self, name: bytes, opening: asyncio.Task[HeldSession]) -> None:
+        """Forget what came to nothing at once, and a session with its end."""
+        if opening.cancelled() or opening.exception() is not None:
+            del self._opened[name]
+        else:
+            opening.result().session.ending.add_done_callback(lambda _: self._opened.pop(name, None))
 
     async def open(self, with_token: bool) -> tuple[HeldSession, str | None]:
         """Open a session, and wait for its environment.
@@ -203,12 +247,15 @@ class HeldSessions:
         Raises:
             OpenEnvError: there is no place for it, or no environment.
         """
+        held = await self._open(with_token)
+        return held, held.new_token()
+
+    async def _open(self, with_token: bool) -> HeldSession:
         session = await self._manager.open(idle_timeout_s=self._idle_timeout_s)
         await session.ready()
-        token = secrets.token_urlsafe(32) if with_token else None
-        held = self._held[session.id] = HeldSession(session, token, self._max_reply_bytes)
+        held = self._held[session.id] = HeldSession(session, with_token, self._max_reply_bytes)
         session.ending.add_done_callback(lambda _: self._held.pop(session.id, None))
-        return held, token
+        return held
 
     def find(self, session_id: str, token: str | None) -> HeldSession:
         """A session that may be used.
@@ -217,7 +264,7 @@ class HeldSessions:
             SessionNotFoundError: there is none of this id, it is over, or the token is not its own.
         """
         held = self._held.get(session_id)
-        if held is None or held.session.machine.over or not held.admits(token):
+        if held is None or held.session.machine.over or not held.use(token):
             raise SessionNotFoundError(session_id[:200])
         return held
 

@@ -151,6 +151,7 @@ class EnvRunner:
     Attributes:
         name: class of the environment, once it is built.
         steps: steps that were answered.
+        running: what the call under way, or the last one, is: ``reset``, ``tools/call`` and the like.
         cancelling: whether the running call is to end early.
     """
 
@@ -162,6 +163,7 @@ class EnvRunner:
         self._warned: set[str] = set()
         self.name = ""
         self.steps = 0
+        self.running = ""
         self.cancelling = Cancelling()
 
     async def build(self, check: Callable[[Any], None]) -> None:

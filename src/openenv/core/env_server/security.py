@@ -36,7 +36,7 @@ SPACES = "https://*.hf.space"
 """Pages of Spaces. Anybody may make one, so they are let in only by a server that is a Space itself."""
 
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_BUILDS_ENV = re.compile(r"/(?:state|metadata|mcp|[^/]+/splits)/?")
+_BUILDS_ENV = re.compile(r"/(?:(?:web/)?(?:state|metadata)|web/page|mcp|[^/]+/splits)/?")
 """Paths whose GET may build an environment, or reads what a session is told."""
 _PRIVATE_SUFFIXES = (".localhost", ".internal", ".svc", ".cluster.local")
 """Names under these are given by machines, containers and clusters; nobody can register them."""

@@ -21,11 +21,12 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from openenv.core.env_server.calls import CallError, Work
+from openenv.core.env_server.observing import Observers, SessionEvent, SessionEventKind
 from openenv.core.env_server.runner import Crash, EnvRunner, EnvThread
 from openenv.core.env_server.types import SessionInfo
 from openenv.core.exceptions import (
@@ -53,6 +54,7 @@ class EndReason(StrEnum):
     DROPPED = "dropped"
     IDLE = "idle"
     EVICTED = "evicted"
+    GAVE_WAY = "gave way"
     EXPIRED = "expired"
     DRAINING = "draining"
     FAILED = "failed"
@@ -63,6 +65,7 @@ _EVENTS = {
     EndReason.DROPPED: Event.DROP,
     EndReason.IDLE: Event.TIMER,
     EndReason.EVICTED: Event.TIMER,
+    EndReason.GAVE_WAY: Event.CLOSE,  # whatever it is doing
     EndReason.EXPIRED: Event.TIMER,
     EndReason.DRAINING: Event.DRAIN,
 }
@@ -78,6 +81,7 @@ class Setup:
         check: looks at a new environment, on its thread; raises an `OpenEnvError` to refuse it.
         thread: the thread of all sessions, where the class wants a single one; None for one each.
         expose_errors: tell clients what an environment raised; otherwise only where the log has it.
+        observers: told what happens to the sessions.
     """
 
     factory: Callable[[], Any]
@@ -85,6 +89,7 @@ class Setup:
     check: Callable[[Any], None] = lambda env: None
     thread: EnvThread | None = None
     expose_errors: bool = True
+    observers: Observers = field(default_factory=Observers)
 
 
 class Session:
@@ -96,6 +101,7 @@ class Session:
         closed: done when ``close()`` of the environment has returned.
         pinned: it is in use even while it is silent: a socket that may leave without it is attached.
         leased_at: when its socket was lost, on the loop's clock; None while it has one.
+        claimed: its client has named it, or may be trusted to. Nobody may know of an evictable one that is not claimed.
     """
 
     def __init__(
@@ -114,6 +120,7 @@ class Session:
         self._touched = self._loop.time()
         self.leased_at: float | None = None
         self.pinned = False
+        self.claimed = True
         self._heard = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = asyncio.Lock()
@@ -184,6 +191,7 @@ class Session:
                 self._tell_end(EndReason.DROPPED)
             return False
         self.leased_at = self._loop.time()
+        self._tell(SessionEventKind.LEASED)
         return True
 
     def resume(self) -> None:
@@ -192,6 +200,7 @@ class Session:
             self.machine.receive(Event.RESUME)
         self.leased_at = None
         self.touch()
+        self._tell(SessionEventKind.RESUMED)
 
     def touch(self) -> None:
         """Note that the client has spoken."""
@@ -251,6 +260,7 @@ class Session:
 
     async def _build(self) -> bool:
         error: OpenEnvError
+        began = self._loop.time()
         try:
             await self._runner.build(self._setup.check)
         except ConcurrencyConfigurationError as raised:
@@ -265,6 +275,7 @@ class Session:
                 self._ready.set_result(SessionCreationError("the session has ended"))
             else:
                 self._ready.set_result(None)
+                self._tell(SessionEventKind.OPENED, seconds=self._loop.time() - began)
             return True
         self.machine.receive(Event.BUILD_FAILED)
         self._tell_end(EndReason.FAILED)
@@ -273,8 +284,10 @@ class Session:
         return False
 
     async def _run(self, work: Work) -> bytes | CallError:
+        began, self._runner.running = self._loop.time(), ""
+        reply: bytes | CallError = b""
         try:
-            reply: bytes | CallError = await work(self._runner)
+            reply = await work(self._runner)
         except CallError as error:
             reply = error if self._setup.expose_errors else error.hidden
         except Exception:  # a mistake of ours must not leave the session busy for ever
@@ -286,11 +299,21 @@ class Session:
             if self.machine.receive(Event.CALL_DONE) is Effect.CLOSE_ENV:
                 self._close_env.set()
             self._call = None
+            self._tell(
+                SessionEventKind.CALLED,
+                call=self._runner.running,
+                seconds=self._loop.time() - began,
+                error=reply.code.value if isinstance(reply, CallError) else "",
+            )
         return reply
+
+    def _tell(self, kind: SessionEventKind, **said: Any) -> None:
+        self._setup.observers.tell(SessionEvent(kind, self.id, **said))
 
     def _tell_end(self, reason: EndReason) -> None:
         if not self.ending.done():
             self.ending.set_result(reason)
+            self._tell(SessionEventKind.ENDED, reason=reason.value)
 
     def _freed(self) -> None:
         if self.closed.done():
@@ -302,6 +325,7 @@ class Session:
         self._tell_end(EndReason.CLOSED)
         self.closed.set_result(None)
         self._on_freed(self)
+        self._tell(SessionEventKind.CLOSED)
 
     def _arm_timer(self) -> None:
         """End the session if it has been idle for too long, or look again when it may have been."""

@@ -39,6 +39,9 @@ class SessionManager:
         max_sessions: most environments alive at any moment.
         drain_grace_s: seconds that `drain` lets running calls and ``close()`` take.
         evict_after_s: unused for this long, a leased (or evictable) session makes room for a newcomer; 5 s by default.
+
+    Attributes:
+        guests: sessions of a class of which only one may live: they end for whoever comes here; None for none.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class SessionManager:
         self.drain_grace_s = drain_grace_s
         self.draining = False
         self.setup = setup
+        self.guests: SessionManager | None = None
         self._sessions: dict[str, Session] = {}
         self._line = WaitingLine()
         self._drain: asyncio.Task[None] | None = None
@@ -63,6 +67,11 @@ class SessionManager:
     def active(self) -> int:
         """Slots that are taken, also by environments that are being built or closed."""
         return len(self._sessions)
+
+    @property
+    def full(self) -> bool:
+        """Whether a newcomer has to wait for somebody to go."""
+        return self.active >= self.max_sessions or (self.guests is not None and self.guests.active > 0)
 
     @property
     def capacity(self) -> ServerCapacityStatus:
@@ -83,7 +92,8 @@ class SessionManager:
     async def open(self, *, idle_timeout_s: float | None = None, evictable: bool = False) -> Session:
         """Take a slot and start building an environment; wait for it with `Session.ready`.
 
-        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first.
+        At a full server, leased sessions and evictable idle ones end for the newcomer after 5 s, oldest first; before
+        them, and at once, those that nobody has claimed.
 
         Args:
             idle_timeout_s: seconds of silence after which the session ends; None for never.
@@ -93,7 +103,7 @@ class SessionManager:
             SessionCapacityError: every slot is taken.
             SessionCreationError: the server is shutting down.
         """
-        while (self.active >= self.max_sessions or self._line) and not self.draining:
+        while (self.full or self._line) and not self.draining:
             if self._line:  # a free slot belongs to the head of the line
                 raise SessionCapacityError(self.active, self.max_sessions)
             await self._evict_one()
@@ -113,7 +123,7 @@ class SessionManager:
             SessionCapacityError: no slot became free in time.
             SessionCreationError: the server is shutting down.
         """
-        if self.active < self.max_sessions and not self._line:
+        if not self.full and not self._line:
             return self._start(idle_timeout_s, evictable=False)
         try:
             async with asyncio.timeout(wait_s), self._line.place(told) as place:
@@ -127,7 +137,7 @@ class SessionManager:
         while not self.draining:
             if place.position > 1:
                 await place.change()
-            elif self.active < self.max_sessions:
+            elif not self.full:
                 return
             else:
                 try:
@@ -143,17 +153,35 @@ class SessionManager:
         return session
 
     async def _evict_one(self) -> None:
+        if self.active < self.max_sessions and self.guests is not None:
+            return await self.guests.give_way()
         spare = [(one.spare_s or 0.0, one) for one in self._sessions.values() if one.spare_s is not None]
-        ready = [(age, one) for age, one in spare if age > self.evict_after_s]
+        ready = [(age, one) for age, one in spare if age > self.evict_after_s or not one.claimed]
         if not ready:
             raise SessionCapacityError(self.active, self.max_sessions)
         # one whose call still runs frees its slot only when that has returned: the last to be asked
-        age, oldest = max(ready, key=lambda pair: (not pair[1].machine.busy, pair[0]))
+        age, oldest = max(ready, key=lambda pair: (not pair[1].machine.busy, not pair[1].claimed, pair[0]))
         logger.info("session %s was unused for %.1f s: evicted for a newcomer", oldest.id, age)
         oldest.end(EndReason.EVICTED)
         _, late = await asyncio.wait([oldest.closed], timeout=EVICTION_WAIT_S)
         if late:
             raise SessionCapacityError(self.active, self.max_sessions)
+        return None
+
+    async def give_way(self) -> None:
+        """End every session, whatever it is doing, for one that goes first.
+
+        Raises:
+            SessionCapacityError: a call of one has not returned in time.
+        """
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            logger.info("session %s gives way", session.id)
+            session.end(EndReason.GAVE_WAY)
+        if sessions:
+            _, late = await asyncio.wait([session.closed for session in sessions], timeout=EVICTION_WAIT_S)
+            if late:
+                raise SessionCapacityError(len(late), self.max_sessions)
 
     @property
     def evict_after_s(self) -> float:

@@ -89,6 +89,7 @@ class ToolCall:
     Attributes:
         arguments: those of a call of ours, with NaN and infinities, which MCP's own JSON turns into null.
         failure: what it raised, before the protocol made text of that.
+        began: whether its function was entered; None where nobody can see that.
     """
 
     host: Host
@@ -97,6 +98,7 @@ class ToolCall:
     bench: Bench | None = None
     arguments: dict[str, Any] | None = None
     failure: BaseException | None = None
+    began: bool | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
 
@@ -189,7 +191,10 @@ class _Placing(Transform):
             return None
         tool = host.mode_tool(name) if name in host.mode_tools else await call_next(name, version=version)
         call = current_call.get()
-        return tool if call is None or not isinstance(tool, FunctionTool) else host.placed(tool)
+        if call is None or not isinstance(tool, FunctionTool):
+            return tool
+        call.began = None if call.began is None and inspect.isasyncgenfunction(tool.fn) else bool(call.began)
+        return host.placed(tool)
 
 
 _installing = threading.Lock()
@@ -208,6 +213,7 @@ def moved_to_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
     async def moved(*args: Any, **kwargs: Any) -> Any:
         call = current_call.get()
         assert call is not None, "only calls of a host are moved"
+        call.began = True
         context = contextvars.copy_context()
 
         def work() -> Any:
@@ -227,6 +233,9 @@ def watched_on_loop(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     async def on_loop(*args: Any, **kwargs: Any) -> Any:
+        call = current_call.get()
+        if call is not None:
+            call.began = True
         return await watched(fn(*args, **kwargs), f"the tool {getattr(fn, '__name__', '')}")
 
     return on_loop

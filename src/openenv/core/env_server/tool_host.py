@@ -325,7 +325,11 @@ def _failed(result: CallToolResult, call: ToolCall) -> ToolFailed:
     texts = [block.text for block in result.content if isinstance(block, mcp_types.TextContent)]
     kind = _kind(call.failure, ToolErrorType.EXECUTION_ERROR)
     failed = ToolFailed(
-        kind, "\n".join(texts) or f"Tool '{call.name}' failed", result.content, result.structured_content
+        kind,
+        "\n".join(texts) or f"Tool '{call.name}' failed",
+        result.content,
+        result.structured_content,
+        never_ran=kind is ToolErrorType.INVALID_ARGS and call.began is False,
     )
     failed.__cause__ = call.failure if isinstance(call.failure, Exception) else None
     return failed

@@ -25,6 +25,7 @@ from openenv.core.env_server.mcp_types import (
 )
 from openenv.core.env_server.runner import Crash, EnvRunner
 from openenv.core.env_server.types import Action, Observation
+from openenv.core.exceptions import Outcome
 from openenv.core.wire.json_codec import UnencodableValue, dump_model
 
 __all__ = ["TOOL_METHODS", "ToolFailed", "Tools"]
@@ -41,11 +42,19 @@ class ToolFailed(Exception):
         error_type: why.
         content: what the tool said as content blocks, if it did.
         structured: its structured content, if it gave any.
+        never_ran: it is certain that the tool did not begin.
     """
 
     def __init__(
-        self, error_type: ToolErrorType, message: str, content: Sequence[Any] = (), structured: Any = None
+        self,
+        error_type: ToolErrorType,
+        message: str,
+        content: Sequence[Any] = (),
+        structured: Any = None,
+        *,
+        never_ran: bool = False,
     ) -> None:
+        self.never_ran = never_ran
         self.error_type = error_type
         self.content = content
         self.structured = structured
@@ -85,6 +94,7 @@ class Tools:
         name, arguments = ("", {}) if listing else _named(request)
 
         async def work(runner: EnvRunner) -> bytes:
+            runner.running = request.method
             try:
                 await runner.free()
                 value, dump = await (self._list(runner) if listing else self._call(runner, name, arguments))
@@ -159,4 +169,6 @@ def _crashed(raised: BaseException, runner: EnvRunner, method: str) -> RpcError:
         data["content"] = [block.model_dump(mode="json") for block in raised.content]
     if raised.structured is not None:
         data["structured_content"] = raised.structured
+    if raised.never_ran:
+        data["outcome"] = Outcome.NOT_APPLIED.value
     return RpcError(JsonRpcErrorCode.INTERNAL_ERROR, str(raised), data)

@@ -214,6 +214,20 @@ class WebSocketTransport:
             return Oversized(len(frame), self._limit)
         return frame
 
+    async def ping(self) -> float:
+        """Send a ping and wait for its pong.
+
+        Returns:
+            The round trip, in seconds.
+
+        Raises:
+            TransportClosed: the connection ended first.
+        """
+        try:
+            return await (await self.connection.ping())
+        except (ConnectionClosed, OSError) as error:
+            raise TransportClosed(drop_of(error)) from error
+
     async def close(self, goodbye: bytes | None = None) -> bool:
         try:
             async with asyncio.timeout(2 * CLOSE_TIMEOUT_S):

@@ -362,8 +362,9 @@ def _keep_non_finite(dumped: Any, value: Any) -> Any:
 
 
 def _may_be_non_finite(array: Any) -> bool:
-    if array.dtype.kind != "f":
-        return bool(array.dtype.kind == "O")
+    kind = getattr(array.dtype, "kind", "O")  # tensors of other libraries have none
+    if kind != "f":
+        return bool(kind == "O")
     return bool(array.size) and not (math.isfinite(array.min()) and math.isfinite(array.max()))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -11,7 +13,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from openenv.core.session.events import Op
 from openenv.core.session.states import State
@@ -35,7 +37,7 @@ OwnRewardRule = Literal["sum", "last"] | Callable[[Any], float | None] | None
 class EnvFactory:
     """Makes the environments of a trainer: pass it as ``environment_factory``. Pickles if what it wraps does.
 
-    Get one from `protect` or `openenv.trl.tool_env`.
+    Get one from `protect` or `openenv.trl.tool_env`. As a context manager it closes the sessions of its environments.
 
     Args:
         make: the class or factory.
@@ -121,6 +123,20 @@ class EnvFactory:
             ConnectError: the server cannot be reached; `CapacityError` if it has fewer slots.
         """
         return inspect_server(self, sessions, **arguments)
+
+    def close(self) -> None:
+        """End the sessions of all environments that were made, at once; may be repeated. Trainers do not do it.
+
+        Clients that live on an event loop of the caller's own are left to it.
+        """
+        clients = [client for ref in self._guards if (guard := ref()) is not None for client in guard.clients]
+        _close_all([client for client in clients if _is_ours(client)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def on_session_lost(self) -> LossPolicy:
@@ -210,7 +226,19 @@ class EnvFactory:
 
 
 class EnvFactories(dict[str, EnvFactory]):
-    """Several environments by name, for datasets with an ``environment`` column."""
+    """Several environments by name, for datasets with an ``environment`` column. A context manager, as each of them."""
+
+    def close(self) -> None:
+        """See `EnvFactory.close`."""
+        with contextlib.ExitStack() as stack:
+            for one in self.values():
+                stack.callback(one.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def rewards(self, *functions: Callable[..., Any]) -> list[Callable[..., Any]]:
         """See `EnvFactory.rewards`."""
@@ -306,9 +334,24 @@ def _unwrapped(make: Any) -> Any:
 
 def _is_dead(client: Client) -> bool:
     link = client._holder.link
-    if link is None or not IoThread.owns(link.loop):
-        return False  # never used, or on a loop of its own
+    if link is None or not _is_ours(client):
+        return False
     return link.transport is None and client._machine.state in (State.NEW, State.LOST)
+
+
+def _is_ours(client: Client) -> bool:
+    """Whether it was used, and not on an event loop of its own."""
+    link = client._holder.link
+    return link is not None and IoThread.owns(link.loop)
+
+
+def _close_all(clients: Sequence[Client]) -> None:
+    async def close() -> list[BaseException | None]:
+        return await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+    ends = IoThread.shared().run(close, lambda task: task.cancel()) if clients else []
+    for failure in filter(None, ends):
+        raise failure
 
 
 def _reconnect(ref: weakref.ref[Client]) -> None:

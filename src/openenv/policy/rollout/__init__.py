@@ -1,8 +1,10 @@
 """Rollouts over the policy link: batches of simulators, or of sessions of environment servers, and a training server.
 
-    env = gymnasium.make_vec("CartPole-v1", num_envs=16)
-    with WebSocketEnvClientAgent("ws://127.0.0.1:8000") as agent:
-        Rollout(agent, GymnasiumVector(env), seed=0).run(episodes=1000)
+```python
+env = gymnasium.make_vec("CartPole-v1", num_envs=16)
+with WebSocketEnvClientAgent("ws://127.0.0.1:8000") as agent:
+    Rollout(agent, GymnasiumVector(env), seed=0).run(episodes=1000)
+```
 """
 
 from __future__ import annotations

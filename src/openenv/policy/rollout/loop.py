@@ -80,7 +80,6 @@ class Rollout:
         self._on_episode = on_episode
         self._on_progress = on_progress
         self._held: list[_Ended] = []
-        self._actions: Array | None = None
         self._begun = False
         self._reused_before = agent.reused_observations
 
@@ -123,7 +122,7 @@ class Rollout:
         except ConnectionReplaced as replaced:
             return self._drop(replaced)
         with self._timed("env"):
-            step = self._source.step(self._next_actions())
+            step = self._source.step(self._plan.actions())
         self.stats.vector_steps += 1
         self.stats.env_steps += self._source.num_envs - sum(not env.ready for env in self._plan.envs)
         self._settle(step)
@@ -131,10 +130,6 @@ class Rollout:
         if self._on_progress is not None:
             self._on_progress(self.stats)
         return None
-
-    def _next_actions(self) -> Array:
-        assert self._actions is not None, "nobody steps before an action came"
-        return self._plan.actions(np.zeros_like(self._actions[0, 0]))
 
     def _settle(self, step: Stepped) -> None:
         """Feed back the chunks that ended by a step, and begin new episodes where one is over."""
@@ -225,7 +220,6 @@ class Rollout:
         with self._timed("infer"):
             action = self._agent.infer(observation, envs, ids)
         self.stats.inferred += len(envs)
-        self._actions = action.action
         self._plan.take(envs, action.action)
 
     def _cut(self) -> _Ended:

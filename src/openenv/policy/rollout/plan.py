@@ -51,6 +51,7 @@ class EnvPlan:
         steps: env steps of its episode.
         total: reward of its episode.
         ready: it has an observation to ask with; not while its env resets itself.
+        last: the action that it was last given ``[*da]``; None before the first.
     """
 
     chunk: Chunk | None = None
@@ -59,6 +60,7 @@ class EnvPlan:
     steps: int = 0
     total: float = 0.0
     ready: bool = True
+    last: Array | None = None
 
 
 @dataclass
@@ -96,9 +98,18 @@ class Plan:
             self.envs[index].held = True
         self.feedback_due = True
 
-    def actions(self, idle: Array) -> Array:
-        """The next action of each env ``[n, *da]``; ``idle`` for those that reset themselves."""
-        rows = [idle if env.chunk is None else env.chunk.actions[env.chunk.ran] for env in self.envs]
+    def actions(self) -> Array:
+        """The next action of each env ``[n, *da]``.
+
+        An env that resets itself takes none, but a vector env wants one, and whoever maps it may refuse what is no
+        action: such an env is given once more what it had last.
+        """
+        for env in self.envs:
+            if env.chunk is not None:
+                env.last = env.chunk.actions[env.chunk.ran]
+        given = [env.last for env in sorted(self.envs, key=lambda env: env.chunk is None) if env.last is not None]
+        like = given[0]  # of this connection if any is: the policy may have become another
+        rows = [like if env.last is None or env.last.shape != like.shape else env.last for env in self.envs]
         return np.stack(rows)
 
     def stepped(self, rewards: Array, done: Array, lost: Array) -> list[int]:

@@ -53,7 +53,10 @@ class Source(Protocol):
         """The current observations of some envs, in the form of the link; terminal ones until `renew`."""
 
     def step(self, actions: Array) -> Stepped:
-        """Make one step in every env; ``actions`` is ``[n, *da]``, as the server sent them."""
+        """Make one step in every env; ``actions`` is ``[n, *da]``, as the server sent them.
+
+        An env that begins its episode with this step is given its last action again, which it does not take.
+        """
 
     def renew(self, envs: Sequence[int]) -> bool:
         """Begin new episodes. Returns whether they have begun; otherwise they do with the next `step`."""

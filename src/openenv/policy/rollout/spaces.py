@@ -25,11 +25,12 @@ class ObservationMap:
         space: of one env, not batched.
 
     Raises:
-        TypeError: there is no such mapping for a part of the space; give ``obs=`` yourself.
+        TypeError: there is no such mapping for a part of the space, or two parts have one name; give ``obs=`` yourself.
     """
 
     def __init__(self, space: Any) -> None:
         self._parts = list(_parts(space, ()))
+        _refuse_shared_names(self._parts)
         texts = [part for part in self._parts if part[1] == "text"]
         if len(texts) > 1:
             raise TypeError("the space has more than one text; give obs= to choose")
@@ -45,11 +46,24 @@ class ObservationMap:
             if kind == "text":
                 mapped["text"] = rows
             else:
-                mapped[kind][".".join(map(str, path)) or "obs"] = rows
+                mapped[kind][_name_of(path)] = rows
         return mapped
 
 
 Part = tuple[tuple[Any, ...], str, Callable[[Any], Any]]
+
+
+def _name_of(path: tuple[Any, ...]) -> str:
+    return ".".join(map(str, path)) or "obs"
+
+
+def _refuse_shared_names(parts: list[Part]) -> None:
+    named: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for path, kind, _ in parts:
+        other = named.setdefault((kind, _name_of(path)), path)
+        if other is not path and kind != "text":
+            text = f"the parts {list(other)} and {list(path)} of the space would both be called {_name_of(path)!r}"
+            raise TypeError(f"{text}; give obs= to name them")
 
 
 def _parts(space: Any, path: tuple[Any, ...]) -> Iterator[Part]:
@@ -91,8 +105,10 @@ def _one_hot(count: int, start: int) -> Callable[[Any], Array]:
 class ActionMap:
     """Maps one step of chunks ``[n, *da]`` to actions of a space.
 
-    A Box takes its own shape, or any of the same size; Discrete takes an index, or a value for each choice, of which
-    the largest is taken; MultiBinary and MultiDiscrete take their own size.
+    A Box takes its own shape, or any of the same size; Discrete takes a value of its own, or a score for each choice,
+    of which the largest is taken; MultiBinary and MultiDiscrete take their own size. Where the space has whole numbers,
+    others are rounded to the nearest. What a Box of floats bounds is not checked, as Gymnasium's envs clip or scale it
+    themselves; it only has to be finite.
 
     Args:
         space: of one env, not batched.
@@ -106,12 +122,14 @@ class ActionMap:
         self._name = type(space).__name__
         if self._name not in ("Box", "Discrete", "MultiBinary", "MultiDiscrete"):
             raise TypeError(f"actions of a {self._name} space cannot be read by default; give act= to say how")
+        self._whole = np.dtype(space.dtype).kind != "f"
+        self._bounds = _bounds(space)
 
     def __call__(self, rows: Array) -> Array:
         """Map the rows.
 
         Raises:
-            ValueError: the server's actions do not fit the space.
+            ValueError: the server's actions do not fit the space; it names the env's row and the value.
         """
         flat = rows.reshape(len(rows), -1)
         if self._name == "Discrete":
@@ -120,18 +138,47 @@ class ActionMap:
         if flat.shape[1] != size:
             text = f"the server's actions have {flat.shape[1]} values, and the env's action space {self._space} {size}"
             raise ValueError(text)
-        if self._name != "Box" and rows.dtype.kind == "f":
-            flat = np.rint(flat)
-        return flat.reshape(len(rows), *self._space.shape).astype(self._space.dtype)
+        return self._checked(flat).reshape(len(rows), *self._space.shape)
 
     def _discrete(self, flat: Array) -> Array:
         count, start = int(self._space.n), int(self._space.start)
         if flat.shape[1] == 1:
-            chosen = np.rint(flat[:, 0]).astype(np.int64)
-            if ((chosen < start) | (chosen >= start + count)).any():
-                raise ValueError(f"the server chose {chosen.tolist()}, and the env's action space is {self._space}")
-            return chosen
+            return self._checked(flat)[:, 0]
         if flat.shape[1] == count:
+            self._refuse(np.isnan(flat), flat)
             best: Array = np.argmax(flat, axis=1) + start
             return best
         raise ValueError(f"the server's actions have {flat.shape[1]} values, and the space is {self._space}")
+
+    def _checked(self, flat: Array) -> Array:
+        """The values in the space's dtype, each of which it can hold."""
+        with np.errstate(invalid="ignore", over="ignore"):  # what does not fit is found by what it becomes
+            if not self._whole:
+                found: Array = flat.astype(self._space.dtype)
+                self._refuse(~np.isfinite(found), flat)
+                return found
+            nearest = np.rint(flat) if flat.dtype.kind == "f" else flat
+            found = nearest.astype(self._space.dtype)
+            low, high = self._bounds
+            self._refuse((found != nearest) | (found < low) | (found > high), flat)
+        return found
+
+    def _refuse(self, bad: Array, flat: Array) -> None:
+        if bad.any():
+            row, place = np.argwhere(bad)[0].tolist()
+            where = f"env {row}" if flat.shape[1] == 1 else f"env {row}, value {place}"
+            text = f"the server's action for {where} is {flat[row, place]}"
+            raise ValueError(f"{text}, which the env's action space {self._space} does not hold")
+
+
+def _bounds(space: Any) -> tuple[Any, Any]:
+    """The least and the largest whole numbers of a space, flat."""
+    match type(space).__name__:
+        case "Box":
+            return space.low.reshape(-1), space.high.reshape(-1)
+        case "MultiBinary":
+            return 0, 1
+        case "Discrete":
+            return int(space.start), int(space.start) + int(space.n) - 1
+    low = np.broadcast_to(getattr(space, "start", 0), space.shape).reshape(-1)  # older Gymnasiums have no start
+    return low, low + np.asarray(space.nvec).reshape(-1) - 1

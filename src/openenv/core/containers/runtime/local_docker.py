@@ -47,6 +47,7 @@ class LocalDockerProvider(ContainerProvider):
         *,
         container_port: int = 8000,
         command: str | Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> str:
         """Run the image, pulling it first if need be.
@@ -57,6 +58,7 @@ class LocalDockerProvider(ContainerProvider):
             env_vars: variables for the container. They are handed over by name: no list of processes shows a value.
             container_port: port on which the server listens in the container.
             command: replaces the image's command.
+            environment: more of ``env_vars``, under the name that some clients' callers give them.
             **kwargs: further options of the engine's ``run``: ``memory="1g"`` is ``--memory 1g``; True stands for an
                 option without a value, a list for an option that is given several times.
 
@@ -68,7 +70,7 @@ class LocalDockerProvider(ContainerProvider):
         """
         if self._container_name is not None:
             raise ProviderError("This provider runs a container already; stop it first, or make another provider.")
-        variables, handed = env_options(env_vars)
+        variables, handed = env_options({**(env_vars or {}), **(environment or {})})
         options = [*variables, *_options(kwargs)]
         words = shlex.split(command) if isinstance(command, str) else list(command)
         for attempt in range(1, _PORT_ATTEMPTS + 1):

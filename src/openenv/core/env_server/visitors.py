@@ -1,0 +1,91 @@
+"""The sessions of people who look at the web page: a few, beside those of training.
+
+A visitor never takes a training slot. Of a class that may live several times, visitors have places of their own. Of
+one that may not, a visitor plays while nobody trains, and the session ends the moment somebody wants to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from openenv.core.env_server.sessions import SessionManager
+from openenv.core.env_server.v1_options import V1Options
+from openenv.core.session.features import Feature
+
+__all__ = ["Visitors", "WebOptions", "visitor_link"]
+
+_PAGE_SPEAKS = frozenset({Feature.SEQ, Feature.CANCEL, Feature.RESUME})
+
+
+@dataclass(frozen=True, slots=True)
+class WebOptions:
+    """Settings of the web page.
+
+    Attributes:
+        sessions: most visitors with a session at any moment.
+        idle_s: seconds of silence after which a visitor's session ends.
+    """
+
+    sessions: int = 4
+    idle_s: float = 300.0
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Read ``OPENENV_WEB_SESSIONS`` and ``OPENENV_WEB_IDLE_S``.
+
+        Raises:
+            ValueError: one of them is not a number above 0.
+        """
+        sessions = _number(environ, "OPENENV_WEB_SESSIONS", cls().sessions)
+        return cls(sessions=max(1, int(sessions)), idle_s=_number(environ, "OPENENV_WEB_IDLE_S", cls().idle_s))
+
+
+class Visitors(SessionManager):
+    """The sessions of visitors.
+
+    Args:
+        trainers: the sessions that go first.
+        options: how many visitors.
+        beside: whether visitors may have environments while trainers have; otherwise they give way.
+    """
+
+    def __init__(self, trainers: SessionManager, options: WebOptions, *, beside: bool) -> None:
+        super().__init__(
+            trainers.setup,
+            max_sessions=options.sessions if beside else 1,
+            drain_grace_s=trainers.drain_grace_s,
+        )
+        self._trainers = trainers
+        self._beside = beside
+        if not beside:
+            trainers.guests = self
+
+    @property
+    def full(self) -> bool:
+        """Whether a newcomer has to wait for somebody to go."""
+        return super().full or (not self._beside and self._trainers.active > 0)
+
+
+def visitor_link(options: V1Options, web: WebOptions) -> V1Options:
+    """What visitors' sockets are offered: what the server offers and the page speaks.
+
+    A lease lives no longer than a silent session would.
+    """
+    features = (options.features & _PAGE_SPEAKS) | {Feature.SEQ}
+    return replace(options, features=features, grace_s=min(options.grace_s, web.idle_s))
+
+
+def _number(environ: Mapping[str, str], variable: str, otherwise: float) -> float:
+    given = environ.get(variable)
+    if not given:
+        return otherwise
+    try:
+        number = float(given)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{variable} must be a number above 0, not {given!r}")
+    return number
