@@ -289,22 +289,19 @@ def _address(endpoint: str, port: int | None) -> str:
         raise ValueError(f"Invalid endpoint URL: {error}") from None  # its text may hold credentials
     host = parts.netloc.rpartition("@")[2]
     shown = urlunsplit((parts.scheme, host, parts.path, "", ""))
-    chosen = port if own is None else own
-    why = None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        why = "it must begin with http:// or https:// and name a host"
-    elif "@" in parts.netloc:
-        why = "it has credentials in it; give them as api_key"
-    elif parts.query or parts.fragment:
-        why = "it has a query or fragment, which cannot be kept"
-    elif host.endswith(":"):
-        why = "it has an empty port"
-    elif chosen is not None and not 1 <= chosen <= 65535:
-        why = f"port {chosen} is out of range"
-    if why:
-        raise ValueError(f"Invalid endpoint URL {shown!r}: {why}")
+        raise ValueError(f"Invalid endpoint URL {shown!r}: it must begin with http:// or https:// and have a host")
+    if "@" in parts.netloc:
+        raise ValueError(f"endpoint {shown!r} has credentials in it; give them as api_key")
+    if parts.query or parts.fragment:
+        raise ValueError(f"endpoint {shown!r} has a query or fragment, which cannot be kept")
+    if host.endswith(":"):
+        raise ValueError(f"Invalid endpoint URL {shown!r}: it has an empty port")
     if own is not None and port is not None and own != port:
         raise ValueError(f"endpoint {shown!r} names port {own}, which conflicts with port={port}")
+    chosen = port if own is None else own
+    if chosen is not None and not 1 <= chosen <= 65535:
+        raise ValueError(f"port {chosen} of endpoint {shown!r} is out of range")
     place = host if own is not None or port is None else f"{host}:{port}"
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
 
