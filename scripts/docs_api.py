@@ -76,6 +76,7 @@ PAGES = (  # a name stands on the first page that holds it
     Page("api/trl.md", "Training with TRL", ("openenv.trl",)),
     Page("api/policy.md", "Policy link", ("openenv.policy", "openenv.policy.rollout")),
     Page("api/testing.md", "Testing", ("openenv.testing",)),
+    Page("api/validation.md", "Validation", ("openenv.validation",)),
     Page(
         "api/conformance.md",
         "Conformance",

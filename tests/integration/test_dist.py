@@ -74,14 +74,16 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_is_whole(dist: Path) -> None:
     (wheel,) = dist.glob("openenv-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    sources = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src").rglob("*.py")}
+    sources = {
+        str(file.relative_to(ROOT / "src")) for kind in ("*.py", "*.tmpl") for file in (ROOT / "src").rglob(kind)
+    }
     assert sources <= set(names)
     assert "openenv/py.typed" in names
     page = ROOT / "src" / "openenv" / "core" / "env_server" / "web_static"
     assert {str(file.relative_to(ROOT / "src")) for file in page.iterdir()} <= set(names)
     assert not [name for name in names if not name.startswith(("openenv/", "openenv_core/", "openenv-"))]
-    (source,) = dist.glob("openenv-*.tar.gz")
-    with tarfile.open(source) as archive:
+    (packed,) = dist.glob("openenv-*.tar.gz")
+    with tarfile.open(packed) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "src/openenv/__init__.py"} <= files
 

@@ -16,6 +16,8 @@ from openenv.cli.init import init
 from openenv.cli.play import play
 from openenv.cli.policy import policy
 from openenv.cli.push import push
+from openenv.cli.serve import serve
+from openenv.cli.validate import validate
 from openenv.cli.wait import wait
 
 __all__ = ["app"]
@@ -28,6 +30,8 @@ app.command()(fork)
 app.command()(init)
 app.command()(play)
 app.command()(push)
+app.command()(serve)
+app.command()(validate)
 app.command()(wait)
 app.add_typer(conformance)
 app.add_typer(policy)
