@@ -252,6 +252,9 @@ class MCPClientBase(EnvClient[Any, Observation, State]):
         seen = payload.get("observation")
         if not isinstance(seen, Mapping):
             return parse_result(GenericMCPObservation, payload)
+        if payload.get("metadata"):  # what the server says beside an observation goes before what is in it
+            seen = {**seen, "metadata": payload["metadata"]}
+            payload = {**payload, "observation": seen}
         if isinstance(seen.get("tool_name"), str) and seen.keys() >= {"tool_name", "result"}:
             return parse_result(CallToolObservation, payload)
         if isinstance(seen.get("tools"), list) and seen.keys() <= {"tools", "metadata", "done", "reward"}:

@@ -95,6 +95,22 @@ async def test_async_helpers_take_both_kinds_of_rubric() -> None:
         assert rubric is None or rubric.resets == 1
 
 
+async def test_a_rubric_with_both_resets_is_reset_by_the_one_for_the_occasion() -> None:
+    class Both(Rubric):
+        def reset(self) -> None:
+            told.append("sync")
+
+        async def reset_async(self) -> None:
+            told.append("async")
+
+    told: list[str] = []
+    env = Full(rubric=Both())
+    await env._reset_rubric_async()
+    assert told == ["async"]
+    env._reset_rubric()
+    assert told == ["async", "sync"]
+
+
 def test_an_async_rubric_in_sync_code_is_named() -> None:
     env = Full(rubric=AsyncRubric())
     with pytest.raises(TypeError, match="_apply_rubric_async"):

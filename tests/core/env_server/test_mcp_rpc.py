@@ -242,6 +242,18 @@ def test_a_batch_is_answered_by_a_batch(tools: ToolServer) -> None:
 # ------------------------------------------------------------------- frames and the socket
 
 
+@pytest.mark.parametrize("params", [{}, {"arguments": {}}, {"name": 3}, {"name": "inc", "arguments": []}])
+def test_a_frame_whose_parameters_do_not_fit_is_answered_as_one(tools: ToolServer, params: dict[str, Any]) -> None:
+    with connect(tools.url.ws) as ws:
+        assert frame(ws, "tools/call", params, 7)["error"]["code"] == -32602
+        assert frame(ws, "tools/call", {"name": "inc"})["result"]["data"]["count"] == 1
+    with Raw(tools.url.ws) as client:
+        client.open()
+        reply = client.call("mcp", 1, jsonrpc="2.0", id=7, method="tools/call", params=params)
+        assert (reply["type"], reply["seq"], reply["data"]["id"]) == ("mcp", 1, 7)
+        assert reply["data"]["error"]["code"] == -32602
+
+
 def test_frames_use_the_sockets_own_environment(tools: ToolServer) -> None:
     other = tools.create()
     with connect(tools.url.ws) as ws:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from openenv.core.env_server import types
-from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, ServerCapacityStatus, State
+from openenv.core.env_server.types import (
+    Action,
+    ConcurrencyConfig,
+    Observation,
+    SchemaResponse,
+    ServerCapacityStatus,
+    State,
+)
 from openenv.core.wire.messages import WSErrorCode
 
 
@@ -100,6 +108,14 @@ def test_concurrency_config_has_bounds() -> None:
     for wrong in ({"max_concurrent_envs": 0}, {"session_timeout": 0}, {"other": 1}):
         with pytest.raises(ValidationError):
             ConcurrencyConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_schemas_without_one_for_reset_have_the_form_of_older_servers() -> None:
+    older: dict[str, Any] = {"action": {}, "observation": {}, "state": {}}
+    told = SchemaResponse(**older)
+    assert told.model_dump() == older == json.loads(told.model_dump_json())
+    assert SchemaResponse(**older, reset_observation={"a": 1}).model_dump()["reset_observation"] == {"a": 1}
+    assert set(SchemaResponse.model_json_schema(mode="serialization")["properties"]) == {*older, "reset_observation"}
 
 
 def test_the_error_codes_are_those_of_the_wire() -> None:

@@ -391,7 +391,7 @@ def test_a_reward_that_the_environment_did_not_give_is_refused() -> None:
     played = MCPHarnessAdapter().run_white_box(Model(turn("inc"), turn()), Scripted(ToolResult({"reward": 1.0})))
     with pytest.raises(ValueError, match=r"must forward the environment reward.*1\.0.*0\.5"):
         _resolve_env_reward(played, VerifyResult(0.5))
-    with pytest.raises(ValueError, match="no reward"):
+    with pytest.raises(ValueError, match="did not produce an environment reward"):
         _resolve_env_reward(HarnessRolloutResult(), VerifyResult())
 
 

@@ -23,11 +23,11 @@ def require_factory(env: object) -> None:
     name = type(env).__name__
     if isinstance(env, Environment):
         raise TypeError(
-            f"create_app() got an instance of {name}, but every session needs an environment of its own: pass the "
-            f"class ({name}) or a factory (lambda: {name}(...)) instead."
+            f"env must be a callable, because every session needs an environment of its own, and not an instance: pass "
+            f"the class ({name}) or a factory (lambda: {name}(...)) instead."
         )
     if not callable(env):
-        raise TypeError(f"env must be an Environment class or a callable that makes one, not {name}")
+        raise TypeError(f"env must be a callable that makes an environment, as its class is, not {name}")
     if isinstance(env, type):
         _require_environment_class(env)
 

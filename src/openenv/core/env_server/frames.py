@@ -13,7 +13,7 @@ from openenv.core.env_server.calls import Call, CallError, Work, clip, run_call,
 from openenv.core.env_server.json_rpc import RpcError, RpcRequest, as_rpc_error, failure, success
 from openenv.core.env_server.mcp_types import JsonRpcErrorCode, WSMCPMessage
 from openenv.core.env_server.runner import EnvRunner
-from openenv.core.env_server.tools import TOOL_METHODS, Tools
+from openenv.core.env_server.tools import TOOL_METHODS, Tools, named_tool
 from openenv.core.env_server.types import Action, WSCloseMessage, WSResetMessage, WSStateMessage, WSStepMessage
 from openenv.core.exceptions import SessionNotFoundError
 from openenv.core.wire.frames import decode
@@ -133,6 +133,7 @@ def _read_mcp(data: Mapping[str, Any], session_id: str) -> ToolFrame | Answer:
         request = RpcRequest.read(data)
         request_id = request.id
         if request.method in TOOL_METHODS:
+            named_tool(request)  # refused here, where the answer has the request's id
             return ToolFrame(request)
         return Answer("mcp", success(request_id, own_session(request, session_id)))
     except RpcError as error:

@@ -224,19 +224,20 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         Raises:
             TypeError: the rubric's reset is async; call `_reset_rubric_async` from ``reset_async``.
         """
-        done = self._rubric_reset()
+        done = self._rubric_reset("reset")
         if inspect.isawaitable(done):
             discard(done)
             raise TypeError("the rubric's reset is async: override reset_async and await self._reset_rubric_async()")
 
     async def _reset_rubric_async(self) -> None:
-        """Let a sync or async rubric forget the last episode."""
-        done = self._rubric_reset()
+        """Let a sync or async rubric forget the last episode: with its ``reset_async()``, if it has one."""
+        done = self._rubric_reset("reset_async", "reset")
         if inspect.isawaitable(done):
             await done
 
-    def _rubric_reset(self) -> Any:
-        reset: Callable[[], Any] | None = getattr(self.rubric, "reset", None)
+    def _rubric_reset(self, *names: str) -> Any:
+        resets = (getattr(self.rubric, name, None) for name in names)
+        reset: Callable[[], Any] | None = next(filter(None, resets), None)
         return None if reset is None else reset()
 
 

@@ -28,7 +28,7 @@ from openenv.core.env_server.types import Action, Observation
 from openenv.core.exceptions import Outcome
 from openenv.core.wire.json_codec import UnencodableValue, dump_model
 
-__all__ = ["TOOL_METHODS", "ToolFailed", "Tools"]
+__all__ = ["TOOL_METHODS", "ToolFailed", "Tools", "named_tool"]
 
 logger = logging.getLogger("openenv.server")
 
@@ -91,7 +91,7 @@ class Tools:
             RpcError: the parameters do not fit.
         """
         listing = request.method == McpMethod.TOOLS_LIST
-        name, arguments = ("", {}) if listing else _named(request)
+        name, arguments = named_tool(request)
 
         async def work(runner: EnvRunner) -> bytes:
             runner.running = request.method
@@ -133,7 +133,14 @@ class Tools:
         return seen
 
 
-def _named(request: RpcRequest) -> tuple[str, dict[str, Any]]:
+def named_tool(request: RpcRequest) -> tuple[str, dict[str, Any]]:
+    """The tool that a request of `TOOL_METHODS` is for, and its arguments; no name if it asks which there are.
+
+    Raises:
+        RpcError: the parameters do not fit.
+    """
+    if request.method == McpMethod.TOOLS_LIST:
+        return "", {}
     name, arguments = request.text("name"), request.params.get("arguments")
     if name is None:
         raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Missing 'name' in params")

@@ -9,7 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from openenv.core.wire.messages import WSErrorCode
 
@@ -205,6 +212,13 @@ class SchemaResponse(BaseModel):
     observation: dict[str, Any]
     state: dict[str, Any]
     reset_observation: dict[str, Any] | None = None
+
+    @model_serializer(mode="wrap")
+    def _told_only(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def] # it would hide the fields
+        dumped = handler(self)
+        if self.reset_observation is None:
+            dumped.pop("reset_observation", None)
+        return dumped
 
 
 class HealthResponse(BaseModel):

@@ -249,7 +249,10 @@ def _resolve_env_reward(rollout: HarnessRolloutResult, verify: VerifyResult) -> 
         )
     reward = told if given is None else given
     if reward is None:
-        raise ValueError("the rollout has no reward: no tool result carries one, and verify().env_reward is None")
+        raise ValueError(
+            "the rollout did not produce an environment reward: "
+            "no tool result carries one, and verify().env_reward is None"
+        )
     return reward
 
 
