@@ -32,6 +32,14 @@ def test_help_names_the_commands() -> None:
     assert "demo" in done.stdout
 
 
+@pytest.mark.parametrize(("typed", "names"), [("va", ["validate"]), ("se", ["serve"]), ("policy ro", ["rollout"])])
+def test_a_shell_can_complete_commands(typed: str, names: list[str]) -> None:
+    words = f"openenv {typed}"
+    asked = {"_OPENENV_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = run(str(Path(sys.executable).with_name("openenv")), **asked)
+    assert (done.returncode, done.stdout.split()) == (0, names)
+
+
 INSTALL = 'pip install "openenv[cli]" (in a checkout of it: pip install ".[cli]")'
 
 

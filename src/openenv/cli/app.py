@@ -22,7 +22,7 @@ from openenv.cli.wait import wait
 
 __all__ = ["app"]
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(build)
 app.command()(demo)
 app.command()(doctor)
