@@ -264,6 +264,8 @@ async def test_a_trainer_that_blocks_longer_than_the_servers_pings(world: World)
     for each in (driver, on_thread, on_loop, unkept):
         await each.reset()
     world.oracle.wait_for("close", env=unkept.env)  # blocks this loop until the server has given up on it
+    for each in (on_loop, driver) if not world.keeps_sessions and driver.kind == "async" else ():
+        world.oracle.wait_for("close", env=each.env)  # and on these, which a plain server does not keep
     await world.cut_short(unkept.step(), kept=False)
     await world.cut_short(on_loop.step())
     await world.cut_short(on_thread.step(), kept=True)

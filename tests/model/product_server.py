@@ -25,7 +25,7 @@ from model.roles import (
 from openenv.core.env_server import channel as channel_module
 from openenv.core.env_server.channel import Channel, Channels
 from openenv.core.env_server.frames import FrameReader
-from openenv.core.env_server.session import EndReason, Session
+from openenv.core.env_server.session import EndReason, Session, Setup
 from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.types import Action
 from openenv.core.env_server.ws_v1 import V1Socket
@@ -35,6 +35,7 @@ from openenv.core.session.ledger import Ledger, error_frame
 from openenv.core.session.server import Effect, Event, ServerSession, State
 from openenv.core.wire.v1 import Lease, Opened, Release, Resume
 
+_SETUP = Setup(lambda: None, "none")
 _READER = FrameReader(Action, Tools(Action))
 NOBODY = -1
 WELCOMED = -1
@@ -278,6 +279,7 @@ class _Turn:
         session.machine.state = kept.state
         session.leased_at = None
         session._loop = _LOOP
+        session._setup = _SETUP
         session._close_env = SimpleNamespace(set=lambda: None)
         session._runner = SimpleNamespace(cancel=lambda: self._cancelled(kept.sid))
         session.ending, session.closed = _Future(kept.over), _Future()
