@@ -30,7 +30,7 @@ from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.types import Action
 from openenv.core.env_server.ws_v1 import V1Socket
 from openenv.core.session.features import Feature
-from openenv.core.session.leases import EndedSessions, TokenRing, _digest, _Token
+from openenv.core.session.leases import EndedSessions, TokenRing, _Token, digest_of
 from openenv.core.session.ledger import Ledger, error_frame
 from openenv.core.session.server import Effect, Event, ServerSession, State
 from openenv.core.wire.v1 import Lease, Opened, Release, Resume
@@ -350,7 +350,7 @@ class _Turn:
             return peer.finish(CAPACITY, "capacity")
         self.waiting = False
         self.sids = sid = self.sids + 1
-        first = ((_digest(f"{sid}.0"), 0),)
+        first = ((digest_of(f"{sid}.0"), 0),)
         one = self._live(Kept(sid, NOBODY, ring=first, ledger=(0, False, None, None)))
         self.live[sid], self.runs[sid] = one, (None, False)
         one.channel.peer, peer._channel = peer, one.channel

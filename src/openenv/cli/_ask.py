@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from openenv.cli._show import plain
+
 __all__ = ["BadValue", "Field", "constants_of", "fields_of", "from_line", "pairs_of"]
 
 _TRUE = {"true", "t", "yes", "y", "1", "on"}
@@ -63,7 +65,7 @@ class Field:
     def described(self) -> str:
         """What may be typed, in brackets: type or choices, bounds, default."""
         choices = self.choices
-        parts = [" | ".join(map(_shown, choices)) if choices else self.kind]
+        parts = [" | ".join(map(plain, choices)) if choices else self.kind]
         parts += [f"{sign} {self.schema[key]}" for key, sign, _ in _BOUNDS if key in self.schema]
         if "pattern" in self.schema:
             parts.append(f"like {self.schema['pattern']}")
@@ -71,7 +73,7 @@ class Field:
             parts.append("JSON")
         if not self.required:
             default = self.schema.get("default")
-            parts.append("may be left out" if default is None else f"default {_shown(default)}")
+            parts.append("may be left out" if default is None else f"default {plain(default)}")
         return f"{self.name} ({', '.join(parts)})"
 
     def read(self, text: str) -> Any:
@@ -85,9 +87,9 @@ class Field:
         choices = self.choices
         if choices is not None:
             for choice in choices:
-                if text == _shown(choice) or text == json.dumps(choice):
+                if text == plain(choice) or text == json.dumps(choice):
                     return choice
-            raise BadValue(f"{self.name} is one of {', '.join(map(_shown, choices))}, not {text!r}")
+            raise BadValue(f"{self.name} is one of {', '.join(map(plain, choices))}, not {text!r}")
         value = self._typed(text)
         self._check(value)
         return value
@@ -133,10 +135,10 @@ class Field:
         if isinstance(value, int | float) and not isinstance(value, bool):
             for key, sign, holds in _BOUNDS:
                 if key in schema and not holds(value, schema[key]):
-                    raise BadValue(f"{self.name} must be {sign} {schema[key]}, and {_shown(value)} is not")
+                    raise BadValue(f"{self.name} must be {sign} {schema[key]}, and {plain(value)} is not")
             step = schema.get("multipleOf")
             if step and not math.isclose(value / step, round(value / step)):
-                raise BadValue(f"{self.name} must be a multiple of {step}, and {_shown(value)} is not")
+                raise BadValue(f"{self.name} must be a multiple of {step}, and {plain(value)} is not")
         least, most = ("minLength", "maxLength") if isinstance(value, str) else ("minItems", "maxItems")
         if isinstance(value, str | list):
             unit = "characters" if isinstance(value, str) else "items"
@@ -245,7 +247,3 @@ def _matches(pattern: str, value: str) -> bool:
         return re.search(pattern, value) is not None
     except re.error:
         return True  # of another dialect: the server will tell
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["shown", "shown_result"]
+__all__ = ["plain", "shown", "shown_result"]
 
 _BESIDE = frozenset(("done", "reward"))
 _WIDEST_LINE = 100
@@ -84,7 +84,7 @@ def _grid(rows: Sequence[Any]) -> str:
         return ""
     if not all(_is_plain(cell) for row in rows for cell in row):
         return ""
-    return _columns([[_cell(cell) for cell in row] for row in rows])
+    return _columns([[plain(cell) for cell in row] for row in rows])
 
 
 def _records(rows: Sequence[Any]) -> str:
@@ -93,7 +93,7 @@ def _records(rows: Sequence[Any]) -> str:
         return ""
     if not all(_is_plain(cell) for row in rows for cell in row.values()):
         return ""
-    return _columns([list(rows[0]), *([_cell(row[name]) for name in rows[0]] for row in rows)])
+    return _columns([list(rows[0]), *([plain(row[name]) for name in rows[0]] for row in rows)])
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
@@ -108,7 +108,8 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and "\n" not in value)
 
 
-def _cell(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A value in one line: a text as it is, the rest as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -18,6 +18,7 @@ from typing import Annotated
 
 import typer
 
+from openenv.cli._says import failed, note, wrong
 from openenv.cli._templates import TEMPLATES, Source, render, words_of
 from openenv.cli._wheel import WHEEL, git_reference, write_wheel
 
@@ -63,33 +64,35 @@ def init(
     try:
         _write(target, files, source)
     except OSError as error:
-        raise _fail(f"{target} cannot be written: {error.strerror or error}") from None
+        raise failed("init", f"{target} cannot be written: {error.strerror or error}") from None
     except PackageNotFoundError:
-        raise _fail("openenv is not installed here, so no wheel of it can be made: name one with --openenv") from None
+        raise failed(
+            "init", "openenv is not installed here, so no wheel of it can be made: name one with --openenv"
+        ) from None
     typer.echo(str(target))
     inside = target.name if output_dir is None else str(target)
     steps = (f"cd {inside}", 'pip install -e ".[dev]"', "pytest", "openenv validate", "openenv serve")
-    typer.echo("\n".join([f"Made {name} ({template.value}). Next:", *(f"    {step}" for step in steps)]), err=True)
-    typer.echo(f"Your rules go into {name}/server/{words['base']}_environment.py.", err=True)
+    note("\n".join([f"Made {name} ({template.value}). Next:", *(f"    {step}" for step in steps)]))
+    note(f"Your rules go into {name}/server/{words['base']}_environment.py.")
 
 
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         hint = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_0123456789")
         text = "a name is lower case letters, digits and single underscores, and begins with a letter"
-        raise _wrong(f"{name!r} cannot be used: {text}{f'; perhaps {hint}' if hint else ''}")
+        raise wrong("init", f"{name!r} cannot be used: {text}{f'; perhaps {hint}' if hint else ''}")
     if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _TAKEN:
-        raise _wrong(f"{name!r} is the name of another module; perhaps {name}_env")
+        raise wrong("init", f"{name!r} is the name of another module; perhaps {name}_env")
     return name
 
 
 def _require_free(parent: Path, target: Path) -> None:
     if parent.exists() and not parent.is_dir():
-        raise _wrong(f"{parent} is a file, not a folder")
+        raise wrong("init", f"{parent} is a file, not a folder")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise _wrong(f"{target} exists: choose another name, or --output-dir")
+        raise wrong("init", f"{target} exists: choose another name, or --output-dir")
     if target.is_dir() and any(target.iterdir()):
-        raise _wrong(f"{target} exists and is not empty: choose another name, or --output-dir")
+        raise wrong("init", f"{target} exists and is not empty: choose another name, or --output-dir")
 
 
 def _source(given: str | None) -> Source:
@@ -98,7 +101,7 @@ def _source(given: str | None) -> Source:
         return Source(wheel=WHEEL) if reference is None else Source(reference)
     if re.fullmatch(r"(==|>=|~=)[\w.,<>=~!*]+|https?://\S+\.whl|git\+https?://\S+@[\w./-]+", given) is None:
         text = "it takes git+https://host/repository@commit, the URL of a .whl file, or a version as ==0.11.0"
-        raise _wrong(f"--openenv {given}: {text}")
+        raise wrong("init", f"--openenv {given}: {text}")
     return Source(given)
 
 
@@ -116,12 +119,3 @@ def _write(target: Path, files: dict[str, str], source: Source) -> None:
         if target.is_dir():
             target.rmdir()  # empty: checked before, and again by this
         shutil.move(made, target)
-
-
-def _wrong(text: str) -> typer.Exit:
-    return _fail(text, 2)
-
-
-def _fail(text: str, code: int = 1) -> typer.Exit:
-    typer.echo(f"openenv init: {text}", err=True)
-    return typer.Exit(code)

@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from openenv.cli._says import failed
 from openenv.core.exceptions import ConnectError, OpenEnvError
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ Server = Annotated[str, typer.Option(help="Address of the policy server.", envva
 ApiKey = Annotated[str | None, typer.Option(help="Sent as Authorization: Api-Key.", envvar="OPENENV_API_KEY")]
 
 
-def _fail(text: str, code: int = 1) -> typer.Exit:
-    typer.echo(f"openenv policy: {text}", err=True)
-    return typer.Exit(code)
-
-
 def _needs_extras(*modules: str) -> None:
     for name in modules:
         try:
@@ -51,7 +47,7 @@ def _needs_extras(*modules: str) -> None:
         except ImportError as error:
             extra = "gymnasium" if name == "gymnasium" else "policy"
             said = str(error) if "openenv[" in str(error) else f"{name} is missing: pip install 'openenv[{extra}]'"
-            raise _fail(said) from None
+            raise failed("policy", said) from None
 
 
 def _load(reference: str, option: str) -> Any:
@@ -230,9 +226,9 @@ def rollout(
     try:
         results = [job(0)] if processes == 1 else run_workers(job, processes)
     except WorkerError as error:
-        raise _fail(str(error)) from None
+        raise failed("policy", str(error)) from None
     except (OpenEnvError, OSError, TypeError, ValueError) as error:
-        raise _fail(str(error) or type(error).__name__) from None
+        raise failed("policy", str(error) or type(error).__name__) from None
     for number, result in enumerate(results):
         if as_json:
             typer.echo(json.dumps({"process": number, **result}))
@@ -263,7 +259,7 @@ def serve(
     try:
         served = found() if isinstance(found, type) or not hasattr(found, "act") else found
     except TypeError as error:
-        raise _fail(f"{reference} cannot be made: {error}") from None
+        raise failed("policy", f"{reference} cannot be made: {error}") from None
     if not callable(getattr(served, "act", None)):
         raise typer.BadParameter(f"{reference} has no act(): see openenv.policy.Policy")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
@@ -279,7 +275,7 @@ def serve(
     try:
         server.run()
     except OSError as error:
-        raise _fail(f"cannot listen at {host}:{port}: {error}") from None
+        raise failed("policy", f"cannot listen at {host}:{port}: {error}") from None
     except asyncio.CancelledError:
         raise typer.Exit(1) from None
     typer.echo(f"{server.metrics}", err=True)
@@ -305,7 +301,7 @@ def probe(
             metadata = agent.connect()
             took_ms = 1000 * (time.perf_counter() - began)
     except (ConnectError, ServerStopped, PolicyLinkError, ValueError) as error:
-        raise _fail(str(error)) from None
+        raise failed("policy", str(error)) from None
     told = {key: value for key, value in metadata.data.items() if len(str(value)) <= 200}
     told["features"] = sorted(metadata.features)
     if as_json:

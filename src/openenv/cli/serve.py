@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from openenv._package import AppSource, NoApp, find_app
+from openenv.cli._says import failed, wrong
 from openenv.core.exceptions import ConcurrencyConfigurationError
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def serve(
 ) -> None:
     """Serve an environment on this machine, and show its sessions."""
     if log_level.lower() not in ("debug", "info", "warning", "error"):
-        raise _fail(f"--log-level {log_level}: it is debug, info, warning or error", 2)
+        raise wrong("serve", f"--log-level {log_level}: it is debug, info, warning or error")
     try:
         source = find_app(env_path)
     except NoApp as error:
-        raise _fail(str(error), 2) from None
+        raise wrong("serve", str(error)) from None
     _set_variables(source, capacity, web)
     listener = _listener(host or os.environ.get("HOST") or "127.0.0.1", _port(port))
     with listener:
@@ -85,10 +86,10 @@ def _run(
         else:
             serving([listener])
     except (NoApp, ConcurrencyConfigurationError) as error:
-        raise _fail(str(error), 2) from None
+        raise wrong("serve", str(error)) from None
     except CannotLoad as error:
         typer.echo("".join(traceback.format_exception(error.cause)), err=True, nl=False)
-        raise _fail(f"{error} cannot be imported: see above") from None
+        raise failed("serve", f"{error} cannot be imported: see above") from None
 
 
 def _run_with_reload(serving: Serving, listener: socket.socket) -> None:
@@ -107,7 +108,7 @@ def _port(given: int | None) -> int:
     with suppress(ValueError):
         if 0 <= int(told) <= 65535:
             return int(told)
-    raise _fail(f"PORT is {told!r}, which is no port: set another, or give --port", 2)
+    raise wrong("serve", f"PORT is {told!r}, which is no port: set another, or give --port")
 
 
 def _listener(host: str, port: int) -> socket.socket:
@@ -116,11 +117,6 @@ def _listener(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         free = "" if port == 0 else "; --port 0 takes any that is free"
-        raise _fail(f"cannot listen at {host}:{port}: {error.strerror or error}{free}") from None
+        raise failed("serve", f"cannot listen at {host}:{port}: {error.strerror or error}{free}") from None
     listener.set_inheritable(True)
     return listener
-
-
-def _fail(text: str, code: int = 1) -> typer.Exit:
-    typer.echo(f"openenv serve: {text}", err=True)
-    return typer.Exit(code)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from openenv.cli._says import wrong
 from openenv.validation import RULES, NotValidated, Options, Report, Verdict, validate_package, validate_server
 
 __all__ = ["validate"]
@@ -53,7 +54,7 @@ def validate(
 ) -> None:
     """Look at an environment: its files, and what it does when it is reset and stepped."""
     if url is not None and target is not None and target != url:
-        raise _fail("name a server with --url, or something as argument, not both")
+        raise wrong("validate", "name a server with --url, or something as argument, not both")
     subject = url or target or "."
     options = Options(
         timeout_s=timeout, start_s=start_timeout, max_time_s=max_time, steps=steps, actions=_actions(actions)
@@ -67,9 +68,9 @@ def validate(
         if output is not None:
             output.write_text(f"{text}\n", encoding="utf-8")
     except NotValidated as error:
-        raise _fail(str(error)) from None
+        raise wrong("validate", str(error)) from None
     except OSError as error:
-        raise _fail(f"{output} cannot be written: {error.strerror or error}") from None
+        raise wrong("validate", f"{output} cannot be written: {error.strerror or error}") from None
     if json_output:
         typer.echo(text)
     else:
@@ -100,12 +101,7 @@ def _actions(file: Path | None) -> list[Any]:
     try:
         found = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise _fail(f"--actions {file}: {error}") from None
+        raise wrong("validate", f"--actions {file}: {error}") from None
     if not all(isinstance(one, dict) for one in found):
-        raise _fail(f"--actions {file}: every line must be a JSON object")
+        raise wrong("validate", f"--actions {file}: every line must be a JSON object")
     return found
-
-
-def _fail(text: str) -> typer.Exit:
-    typer.echo(f"openenv validate: {text}", err=True)
-    return typer.Exit(2)

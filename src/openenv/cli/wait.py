@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from openenv.cli._says import failed, note, wrong
 from openenv.core.exceptions import CapacityError, ConnectError
 from openenv.core.generic_client import GenericEnvClient
 
@@ -29,15 +30,13 @@ def wait(
         with client:
             queues = "queue" in client.async_client.features
     except CapacityError as error:
-        typer.echo(f"openenv wait: no slot became free in {timeout:g} s: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise failed("wait", f"no slot became free in {timeout:g} s: {error}") from None
     except ConnectError as error:
-        typer.echo(f"openenv wait: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise wrong("wait", str(error)) from None
     if not queues:
-        typer.echo("openenv wait: this server has no line; a free slot shows at the first call only", err=True)
+        note("openenv wait: this server has no line; a free slot shows at the first call only")
     typer.echo(f"{url} is ready")
 
 
 def _tell(position: int) -> None:
-    typer.echo(f"in line, position {position}", err=True)
+    note(f"in line, position {position}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from openenv._package import MANIFEST, NoApp, find_app
 from openenv.auto._manifest import read_manifest
+from openenv.core.env_server.web_page import split_front_matter
 from openenv.validation.dockerfile import check_dockerfile
 from openenv.validation.report import Report, Verdict
 
@@ -95,12 +96,11 @@ def _check_readme(folder: Path, manifest: Mapping[str, Any], report: Report) -> 
         report.add("readme", Verdict.WARN, "there is no README.md", "write one; a Space reads its settings from it")
         return {}
     text = file.read_text(encoding="utf-8", errors="replace")
-    found = re.match(r"---\s*\n(.*?)\n---\s*\n", text, re.DOTALL)
-    if found is None:
+    front, _ = split_front_matter(text)
+    if not front:
         move = "begin it with --- / title: My env / sdk: docker / app_port: 8000 / ---"
         report.add("readme", Verdict.WARN, "README.md has no front matter, so it makes no Space", move)
         return {}
-    front = dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", found[1], re.MULTILINE))
     if front.get("sdk") != "docker":
         text = f"README.md says sdk: {front.get('sdk', '(nothing)')}"
         report.add("readme", Verdict.WARN, text, "an environment is a Space of sdk: docker")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import hmac
 import json
 import secrets
@@ -30,6 +29,7 @@ from openenv.core.env_server.json_rpc import RpcError, RpcRequest
 from openenv.core.env_server.mcp_types import JsonRpcErrorCode
 from openenv.core.env_server.sessions import EndReason, Session, SessionManager
 from openenv.core.exceptions import SessionNotFoundError
+from openenv.core.session.leases import digest_of
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import WSErrorCode
 
@@ -95,7 +95,7 @@ class ReplyCache:
         Raises:
             RpcError: the key was used for something else, or its reply is kept no more.
         """
-        digest = _digest(json.dumps([request.method, request.params], sort_keys=True))
+        digest = digest_of(json.dumps([request.method, request.params], sort_keys=True))
         entry = self._entries.get(key)
         if entry is None:
             task = asyncio.create_task(run())
@@ -147,13 +147,13 @@ class HeldSession:
         if not self._guarded:
             return None
         token = secrets.token_urlsafe(32)
-        self._tokens.append(_digest(token))
+        self._tokens.append(digest_of(token))
         return token
 
     def use(self, token: str | None) -> bool:
         """Whether a request with this token may use it."""
         if self._guarded:
-            given = _digest(token or "")
+            given = digest_of(token or "")
             fitting = [one for one in self._tokens if hmac.compare_digest(one, given)]
             if not fitting:
                 return False
@@ -220,7 +220,7 @@ class HeldSessions:
             OpenEnvError: as `open`; another try with the key may go better.
             RpcError: the session is in use already, so its client has had the answer, and the token is told no more.
         """
-        name = _digest(key)
+        name = digest_of(key)
         opening = self._opened.get(name)
         if opening is None:
             opening = self._opened[name] = asyncio.create_task(self._open(with_token))
@@ -279,7 +279,3 @@ def wanted_session(headers: Mapping[str, str], query: str | None) -> tuple[str, 
 
 def _renamed(reply: bytes, request_id: Any) -> bytes:
     return encode({**json.loads(reply), "id": request_id})
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -255,7 +255,7 @@ class WebRoutes:
         try:
             await session.ready()
             reply = await session.call(self._work(call))
-        except BaseException:
+        except BaseException:  # raised on; nobody was told of a session that was opened for this request
             if named is None:
                 session.end(EndReason.CLOSED)
             raise
@@ -272,7 +272,7 @@ class WebRoutes:
         body = await parse(request, WebStep)
         session = self._named(request)
         if session is None:
-            return json_response(encode({"detail": _NO_SESSION, "code": "SESSION_ERROR"}), status=409)
+            return _no_session()
 
         async def work(runner: EnvRunner) -> bytes:
             action = body.action or {}
@@ -289,7 +289,7 @@ class WebRoutes:
     async def _state(self, request: Request) -> Response:
         session = self._named(request)
         if session is None:
-            return json_response(encode({"detail": _NO_SESSION, "code": "SESSION_ERROR"}), status=409)
+            return _no_session()
         return json_response(await session.call(self._work(Call(CallKind.STATE))))
 
     def _work(self, call: Call) -> Work:
@@ -306,6 +306,10 @@ class WebRoutes:
         except SessionNotFoundError:
             return None
         return session if session.evictable else None
+
+
+def _no_session() -> Response:
+    return json_response(encode({"detail": _NO_SESSION, "code": "SESSION_ERROR"}), status=409)
 
 
 async def _to_page(request: Request) -> Response:

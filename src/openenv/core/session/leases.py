@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from openenv.core.wire.v1 import LostReason
 
-__all__ = ["EndedSessions", "Ghost", "Granted", "Refused", "TokenRing"]
+__all__ = ["EndedSessions", "Ghost", "Granted", "Refused", "TokenRing", "digest_of"]
 
 KEPT_ENDINGS = 10_000
 """Of how many ended sessions it is remembered why they ended."""
@@ -60,7 +60,7 @@ class TokenRing:
     def __init__(self, draw: Callable[[], str] = lambda: secrets.token_urlsafe(32)) -> None:
         self._draw = draw
         self.first = draw()
-        self._current = _Token(_digest(self.first))
+        self._current = _Token(digest_of(self.first))
         self._told: _Token | None = None
 
     def present(self, token: str, attempt: int) -> Granted | Ghost | Refused:
@@ -79,7 +79,7 @@ class TokenRing:
             return Ghost()
         self._current.attempt = attempt
         new = self._draw()
-        self._told = _Token(_digest(new))
+        self._told = _Token(digest_of(new))
         return Granted(new)
 
     def arrived(self) -> None:
@@ -109,18 +109,23 @@ class EndedSessions:
 
     def add(self, session: str, reason: LostReason) -> None:
         """Note why a session ended."""
-        self._reasons[_digest(session)[:16]] = reason
+        self._reasons[digest_of(session)[:16]] = reason
         while len(self._reasons) > self._kept:
             self._reasons.popitem(last=False)
 
     def reason(self, session: str) -> LostReason:
         """Why a session ended; `LostReason.UNKNOWN` if that is not known."""
-        return self._reasons.get(_digest(session)[:16], LostReason.UNKNOWN)
+        return self._reasons.get(digest_of(session)[:16], LostReason.UNKNOWN)
 
 
-def _digest(text: str) -> bytes:
+def digest_of(text: str) -> bytes:
+    """What is kept of a token or an id, instead of it.
+
+    Args:
+        text: the token or id, of any characters.
+    """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _same(digest: bytes, text: str) -> bool:
-    return hmac.compare_digest(digest, _digest(text))
+    return hmac.compare_digest(digest, digest_of(text))

@@ -328,7 +328,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise NoAsyncCallError(f"{what}_wait() was called, but no {what}_async() is pending", what)
         try:
             results = self._pending[1].wait(timeout_s)
-        except Exception as error:
+        except Exception as error:  # raised on; it decides what may be waited for again
             if not (isinstance(error, TimeoutError) and self._pending[1].running):
                 self._pending = None
                 if what != "render":
