@@ -113,7 +113,7 @@ def encode(value: Any, *, strict: bool = False) -> bytes:
         NotText: with ``strict``, there is an array or bytes.
     """
     try:
-        return _dumps(value, _plain_strict if strict else _plain).encode("utf-8")
+        return (_STRICT_JSON if strict else _JSON).encode(value).encode("utf-8")
     except NotText:
         raise
     except UnencodableValue as error:
@@ -122,10 +122,6 @@ def encode(value: Any, *, strict: bool = False) -> bytes:
         raise _locate(value, error) from error
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise _locate(value, error) from error
-
-
-def _dumps(value: Any, default: Callable[[Any], Any]) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default)
 
 
 def _plain(value: Any) -> Any:
@@ -153,6 +149,13 @@ def _plain_strict(value: Any) -> Any:
     if isinstance(value, bytes) or _is_array(value):
         raise NotText(type(value).__name__)
     return _plain(value)
+
+
+def _writer(default: Callable[[Any], Any]) -> json.JSONEncoder:
+    return json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=default)
+
+
+_JSON, _STRICT_JSON = _writer(_plain), _writer(_plain_strict)  # made once: `json.dumps` makes one for each call
 
 
 def _utf8(value: bytes) -> str:
@@ -433,7 +436,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _failure(value: Any) -> Exception | None:
     try:
-        _dumps(value, _plain).encode("utf-8")
+        _JSON.encode(value).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         return error
     return None
