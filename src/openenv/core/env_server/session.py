@@ -316,7 +316,8 @@ class Session:
         return reply
 
     def _tell(self, kind: SessionEventKind, **said: Any) -> None:
-        self._setup.observers.tell(SessionEvent(kind, self.id, **said))
+        if self._setup.observers.any:
+            self._setup.observers.tell(SessionEvent(kind, self.id, **said))
 
     def _tell_end(self, reason: EndReason) -> None:
         if not self.ending.done():
