@@ -357,10 +357,10 @@ def _keep_non_finite(dumped: Any, value: Any) -> Any:
     """
     if isinstance(dumped, bytes) or _is_array(dumped):
         return dumped
-    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+    if isinstance(value, pydantic.BaseModel):
+        value = value.root if isinstance(value, pydantic.RootModel) else value
+    elif hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):  # which is slow to ask a model
         value = value.tolist() if _may_be_non_finite(value) else dumped
-    if isinstance(value, pydantic.RootModel):
-        value = value.root
     if dumped is None:
         return value if isinstance(value, float) and not math.isfinite(value) else None
     if isinstance(dumped, dict):
