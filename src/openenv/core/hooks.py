@@ -12,7 +12,7 @@ import pydantic  # whose names load when they are first used; importing a client
 
 from openenv.core.client_types import StepResult
 from openenv.core.exceptions import ActionValidationError, ReplyValidationError
-from openenv.core.wire.frames import Request, encode
+from openenv.core.wire.frames import Request, encode, is_text
 from openenv.core.wire.json_codec import UnencodableValue, dump_model, holds_arrays, without_arrays
 
 __all__ = ["action_payload", "encode_request", "parse_model", "parse_result", "reconcile", "type_arguments"]
@@ -94,8 +94,8 @@ def encode_request(frame: Mapping[str, Any], *, binary: bool) -> Request:
         ActionValidationError: a value inside has no form; names its field.
     """
     try:
-        text = encode(frame, binary=False)
         packed = encode(frame, binary=True) if binary else b""
+        text = packed if is_text(packed) else encode(frame, binary=False)
     except UnencodableValue as error:
         inner = UnencodableValue(error.path.removeprefix("data").lstrip("."), error.type_name, error.why)
         raise _not_encodable(inner) from error

@@ -163,17 +163,14 @@ class Channel:
             if isinstance(request, Answer):
                 self._reply(encode(reply_frame(request.kind, request.data, seq)))
             else:
-                task = self.session.start(self._reader.work(request, _replies(seq, binary=self._binary)))
-                task.add_done_callback(lambda task: self._ran(seq, task))
+                work = self._reader.work(request, _replies(seq, binary=self._binary))
+                self.session.start(work, lambda result: self._ran(seq, result))
         except CallError as error:
             self._reply(call_error(seq, error))
         except SessionNotFoundError as error:
             self._reply(call_error(seq, CallError(WSErrorCode.SESSION_ERROR, str(error))))
 
-    def _ran(self, seq: int | None, task: asyncio.Task[bytes | CallError]) -> None:
-        if task.cancelled():
-            return  # the server's loop ends
-        result = task.result()
+    def _ran(self, seq: int | None, result: bytes | CallError) -> None:
         self._reply(call_error(seq, result) if isinstance(result, CallError) else result)
 
     def _reply(self, frame: bytes) -> None:

@@ -72,6 +72,11 @@ class Observers:
         self._observers.append(observer)
         return lambda: self._observers.remove(observer)
 
+    @property
+    def any(self) -> bool:
+        """Whether there is anybody to be told."""
+        return bool(self._observers)
+
     def tell(self, event: SessionEvent) -> None:
         """Tell them all."""
         for observer in tuple(self._observers):

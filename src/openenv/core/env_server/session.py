@@ -167,15 +167,21 @@ class Session:
             raise reply
         return reply
 
-    def start(self, work: Work) -> asyncio.Task[bytes | CallError]:
+    def start(
+        self, work: Work, told: Callable[[bytes | CallError], object] | None = None
+    ) -> asyncio.Task[bytes | CallError]:
         """Start one request at once; none may be running. The task outlives the session's socket.
+
+        Args:
+            work: the request.
+            told: called with its reply, as the last thing that the task does.
 
         Raises:
             SessionNotFoundError: the session is over; nothing was run.
         """
         if self.machine.receive(Event.CALL) is not Effect.RUN:
             raise SessionNotFoundError(self.id)
-        self._call = self._loop.create_task(self._run(work))
+        self._call = self._loop.create_task(self._run(work, told))
         return self._call
 
     def cancel(self) -> bool:
@@ -283,7 +289,7 @@ class Session:
         self._ready.set_result(error)
         return False
 
-    async def _run(self, work: Work) -> bytes | CallError:
+    async def _run(self, work: Work, told: Callable[[bytes | CallError], object] | None = None) -> bytes | CallError:
         began, self._runner.running = self._loop.time(), ""
         reply: bytes | CallError = b""
         try:
@@ -305,10 +311,13 @@ class Session:
                 seconds=self._loop.time() - began,
                 error=reply.code.value if isinstance(reply, CallError) else "",
             )
+        if told is not None:
+            told(reply)
         return reply
 
     def _tell(self, kind: SessionEventKind, **said: Any) -> None:
-        self._setup.observers.tell(SessionEvent(kind, self.id, **said))
+        if self._setup.observers.any:
+            self._setup.observers.tell(SessionEvent(kind, self.id, **said))
 
     def _tell_end(self, reason: EndReason) -> None:
         if not self.ending.done():

@@ -135,20 +135,21 @@ class _Handover(Generic[T]):
         self._wake = wake
         self._interrupted = interrupted
         self._first: dict[str, str] = {}
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def start(self) -> None:
         """On the I/O thread: run the coroutine, unless its waiter has left already."""
         if not self._first:
-            self._task = asyncio.get_running_loop().create_task(self._work())
-            self._task.add_done_callback(self._finished)
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _finished(self, task: asyncio.Task[T]) -> None:
-        self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if self._error is None:
-            self._value = task.result()
+    async def _run(self) -> None:
+        try:
+            self._value = await self._work()
+        except BaseException as error:  # whatever it is, it is for the waiter, as if it had made the call itself
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # this frame would hold the error
+            self._error = error
         if self._first.setdefault("came", "result") != "result":
             return self._not_taken()
         try:
@@ -175,7 +176,7 @@ class _Handover(Generic[T]):
             loop.call_soon_threadsafe(self._not_taken)
 
     def _not_taken(self) -> None:
-        if self._task is not None and not self._task.cancelled():
+        if self._task is not None and not isinstance(self._error, asyncio.CancelledError):
             self._interrupted(self._task)
 
     def _cancel(self) -> None:

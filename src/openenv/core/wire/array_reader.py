@@ -109,8 +109,12 @@ class Reader:
         return self._ext(tag)
 
     def _str(self, size: int) -> str:
+        start, end = self.pos, self.pos + size
+        if end > self._size:
+            self._take(size)  # which says so
+        self.pos = end
         try:
-            return str(self._take(size), "utf-8")
+            return str(self._view[start:end], "utf-8")
         except UnicodeDecodeError as error:
             raise Refused(f"a text is not UTF-8 ({error.reason})") from None
 
@@ -147,13 +151,21 @@ class Reader:
             raise
         return items
 
+    def _key(self, depth: int) -> Any:
+        pos = self.pos
+        if pos < self._size and 0xA0 <= (tag := self._view[pos]) < 0xC0:  # a short text, as nearly all are
+            self.pos = pos + 1
+            return self._str(tag & 0x1F)
+        key = self.read(depth)
+        if isinstance(key, (dict, list)) or getattr(key, "ndim", None) is not None:
+            raise Refused("a map has a key that is a container")
+        return key
+
     def _map(self, count: int, depth: int) -> Any:
         self._enter(count, 2, depth)
         found: dict[Any, Any] = {}
         for _ in range(count):
-            key = self.read(depth + 1)
-            if isinstance(key, dict | list) or getattr(key, "ndim", None) is not None:
-                raise Refused("a map has a key that is a container")
+            key = self._key(depth + 1)
             if key in found:
                 raise Refused(f"the key {shown(key)} stands twice in one map")
             try:

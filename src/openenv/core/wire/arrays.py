@@ -47,6 +47,7 @@ OWN_PART_BYTES = 4096
 """Arrays from this size on are parts of their own; smaller ones are copied between their neighbours."""
 
 _PLAIN_TYPES = (str, bytes, bool, int, float)
+_KEY_TYPES = (str, bytes, int, float)
 _MARKERS = frozenset({NDARRAY, NPGENERIC})
 
 
@@ -134,7 +135,7 @@ class _Writer:
             raise Refused(f"it is nested more than {MAX_DEPTH} levels deep", type(value).__name__)
         elif isinstance(value, Mapping):
             self._map(value, depth)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, (list, tuple)):
             self._packer.pack_array_header(len(value))
             for index, item in enumerate(value):
                 try:
@@ -155,7 +156,7 @@ class _Writer:
         self._packer.pack_map_header(len(value))
         for key, item in value.items():
             try:
-                if not isinstance(key, str | bytes | int | float) or key in _MARKERS:
+                if type(key) is not str and (not isinstance(key, _KEY_TYPES) or key in _MARKERS):
                     raise Refused(f"{shown(key)} cannot be a key here", type(key).__name__)
                 self._plain(key)
                 self.write(item, depth + 1)

@@ -50,6 +50,9 @@ MAX_DEPTH = 200
 
 _NON_NULL_ATOMS = frozenset({str, int, float, bool})
 _ATOMS = _NON_NULL_ATOMS | {type(None)}
+_NO_FLOATS = _ATOMS - {float}
+_BYTES = (bytes, bytearray, memoryview)
+_ITEMS = (list, tuple, set, frozenset)
 
 
 class UnencodableValue(TypeError):
@@ -113,7 +116,7 @@ def encode(value: Any, *, strict: bool = False) -> bytes:
         NotText: with ``strict``, there is an array or bytes.
     """
     try:
-        return _dumps(value, _plain_strict if strict else _plain).encode("utf-8")
+        return (_STRICT_JSON if strict else _JSON).encode(value).encode("utf-8")
     except NotText:
         raise
     except UnencodableValue as error:
@@ -122,10 +125,6 @@ def encode(value: Any, *, strict: bool = False) -> bytes:
         raise _locate(value, error) from error
     except (TypeError, ValueError, RecursionError) as error:  # UnicodeEncodeError is a ValueError
         raise _locate(value, error) from error
-
-
-def _dumps(value: Any, default: Callable[[Any], Any]) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default)
 
 
 def _plain(value: Any) -> Any:
@@ -153,6 +152,13 @@ def _plain_strict(value: Any) -> Any:
     if isinstance(value, bytes) or _is_array(value):
         raise NotText(type(value).__name__)
     return _plain(value)
+
+
+def _writer(default: Callable[[Any], Any]) -> json.JSONEncoder:
+    return json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=default)
+
+
+_JSON, _STRICT_JSON = _writer(_plain), _writer(_plain_strict)  # made once: `json.dumps` makes one for each call
 
 
 def _utf8(value: bytes) -> str:
@@ -215,13 +221,15 @@ def dump_model(model: pydantic.BaseModel, *, exclude: set[str] | None = None, ke
     Raises:
         UnencodableValue: a field has no JSON form; names the field.
     """
+    token = _dumps_now.set(True)
     try:
-        with _dumping():
-            dumped = _dump_keeping(model, exclude) if keep else _dump(model, exclude, _plain)
+        dumped = _dump_keeping(model, exclude) if keep else _dump(model, exclude, _plain)
     except (UnencodableValue, TypeError, ValueError, RecursionError) as error:
         raise _locate_in_model(model, error, exclude) from error
+    finally:
+        _dumps_now.reset(token)
     for name, value in _members(model):
-        if type(value) not in _ATOMS and name not in (exclude or ()):
+        if type(value) not in _ATOMS and not _is_empty(value) and name not in (exclude or ()):
             _refuse_undeclared_bytes(value, name, declared=_declares_bytes(model, name))
     _keep_non_finite(dumped, model)
     return dumped
@@ -322,7 +330,7 @@ def _declares_bytes(model: pydantic.BaseModel, name: str) -> bool:
 
 def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
     """pydantic writes bytes of an undeclared place as text; a reader could never tell."""
-    if isinstance(value, bytes | bytearray | memoryview):
+    if isinstance(value, _BYTES):
         if not declared:
             raise UnencodableValue(path, type(value).__name__, _advice(value))
     elif isinstance(value, pydantic.BaseModel):
@@ -333,9 +341,13 @@ def _refuse_undeclared_bytes(value: Any, path: str, declared: bool) -> None:
         for key, inner in value.items():
             if type(inner) not in _ATOMS:
                 _refuse_undeclared_bytes(inner, f"{path}.{key}", declared)
-    elif isinstance(value, list | tuple | set | frozenset) and not set(map(type, value)) <= _ATOMS:
+    elif isinstance(value, _ITEMS) and not set(map(type, value)) <= _ATOMS:
         for index, inner in enumerate(value):
             _refuse_undeclared_bytes(inner, f"{path}[{index}]", declared)
+
+
+def _is_empty(value: Any) -> bool:
+    return not value if type(value) in (dict, list) else False
 
 
 def _keep_non_finite(dumped: Any, value: Any) -> Any:
@@ -345,10 +357,10 @@ def _keep_non_finite(dumped: Any, value: Any) -> Any:
     """
     if isinstance(dumped, bytes) or _is_array(dumped):
         return dumped
-    if hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):
+    if isinstance(value, pydantic.BaseModel):
+        value = value.root if isinstance(value, pydantic.RootModel) else value
+    elif hasattr(value, "dtype") and callable(getattr(value, "tolist", None)):  # which is slow to ask a model
         value = value.tolist() if _may_be_non_finite(value) else dumped
-    if isinstance(value, pydantic.RootModel):
-        value = value.root
     if dumped is None:
         return value if isinstance(value, float) and not math.isfinite(value) else None
     if isinstance(dumped, dict):
@@ -368,15 +380,26 @@ def _may_be_non_finite(array: Any) -> bool:
     return bool(array.size) and not (math.isfinite(array.min()) and math.isfinite(array.max()))
 
 
+def _may_hold_non_finite(part: Any) -> bool:
+    """False for what surely holds no such number; most fields of most models are seen at a glance."""
+    if type(part) is float:
+        return not math.isfinite(part)
+    return type(part) not in _NO_FLOATS and not _is_empty(part)
+
+
 def _named_parts(dumped: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value beside the names they were dumped under."""
     if isinstance(value, pydantic.BaseModel):
+        members = [(name, part) for name, part in _members(value) if _may_hold_non_finite(part)]
+        if not members:
+            return
         decorators = type(value).__pydantic_decorators__
         if decorators.model_serializers:
             return
         own = {name for one in decorators.field_serializers.values() for name in one.info.fields}
-        for name, part in _members(value):
-            field = type(value).model_fields.get(name)
+        fields = type(value).model_fields
+        for name, part in members:
+            field = fields.get(name)
             alias = (field.serialization_alias or field.alias or name) if field else name
             declared = field is not None and any(hasattr(note, "when_used") for note in field.metadata)
             if not declared and not own & {name, "*"}:
@@ -433,7 +456,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _failure(value: Any) -> Exception | None:
     try:
-        _dumps(value, _plain).encode("utf-8")
+        _JSON.encode(value).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         return error
     return None
