@@ -132,6 +132,7 @@ BOX = spaces.Box(0, 255, (2, 2), np.uint8)
         (BOX, [[1, 2], [3, 0.5]], "does not fit into uint8"),
         (BOX, [[1, 2], [3, float("nan")]], "does not fit into uint8"),
         (BOX, [[1, 2], [3]], "does not fit Box"),
+        (spaces.Box(-1, 1, (2,), np.float32), [1e39, 0.0], "does not fit into float32"),
         (BOX, [1, 2, 3, 4], "shape"),
         (BOX, np.zeros((2, 3), np.uint8), "shape"),
         (BOX, [["1", "2"], ["3", "4"]], "more than numbers"),
@@ -173,3 +174,5 @@ def test_an_array_keeps_the_dtype_that_its_owner_gave_it() -> None:
     assert value_to_wire(space, wide) is wide
     assert value_from_wire(space, wide).dtype == np.float64
     assert value_from_wire(space, wide.tolist()).dtype == np.float32
+    whole = [2**63 + 1, 1]  # which numpy makes floats of
+    assert value_from_wire(spaces.Box(0, 2**64 - 1, (2,), np.uint64), whole).tolist() == whole
