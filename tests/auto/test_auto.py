@@ -12,7 +12,7 @@ import pytest
 
 from openenv import AutoAction, AutoEnv, GenericAction, GenericEnvClient
 from openenv.auto import auto_env, reset_discovery
-from openenv.auto._schema_models import model_from_schema
+from openenv.auto._schema_models import SchemaModel, model_from_schema
 from openenv.core.env_server.http_server import create_app
 from openenv.testing import SpaceStub
 from sudoku_env import SudokuEnv
@@ -239,12 +239,65 @@ def test_a_model_from_a_schema_that_pydantic_wrote() -> None:
             "properties": {"t": {"$ref": "#/$defs/T"}},
         },
         {"oneOf": [{"type": "object"}, {"type": "string"}]},
+        {"required": 5, "title": "a\x00b", "properties": {"a b": {}, "a_b": {}, "": {}, "²": {}}},
+        {"required": [["a"]], "properties": {"a": [1]}},
+        {"properties": {"a\x00": {"type": "object", "properties": {"b": {"type": "string"}}}}},
     ],
 )
 def test_odd_schemas_give_a_model_all_the_same(schema: dict[str, Any]) -> None:
     made = model_from_schema(schema, "Odd")
+    assert made is not SchemaModel
     values = {key: None for key in schema.get("properties", {}) if key not in ("class", "t")}
     assert set(made(**values).keys()) >= set(values)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ({"type": "integer", "minLength": 3}, 2),  # words for another type
+        ({"type": "string", "minimum": 3}, "a"),
+        ({"type": "boolean", "maximum": 0}, True),
+        ({"type": "integer", "exclusiveMinimum": True, "minimum": 1.5}, 0),
+        ({"type": "number", "minimum": float("nan"), "maximum": float("inf")}, 0.5),
+        ({"type": "string", "minLength": -1, "maxLength": 10**30}, "a"),
+        ({"type": "array", "minItems": 0.5}, []),
+    ],
+)
+def test_a_limit_that_means_nothing_is_none(spec: dict[str, Any], value: object) -> None:
+    made = model_from_schema({"properties": {"a": spec}}, "Odd")
+    assert made is not SchemaModel
+    assert made(a=value).model_dump() == {"a": value}
+
+
+def test_a_field_takes_no_value_of_another_whose_name_is_like_its_own() -> None:
+    made = model_from_schema({"properties": {"a b": {}, "a_b": {}}}, "Odd")
+    assert made.model_validate({"a_b": 1}).model_dump(by_alias=True) == {"a b": None, "a_b": 1}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": {"type": "array", "items": schema}}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _nested(450),
+        {"properties": {"a": {"anyOf": [{"const": number} for number in range(3000)]}}},
+        {"properties": {"a": {"type": ["string", "null"] * 1000}}},
+        {
+            "properties": {"a": {"$ref": "#/$defs/1"}},
+            "$defs": {str(n): {"type": "array", "items": {"$ref": f"#/$defs/{n + 1}"}} for n in range(1000)},
+        },
+    ],
+    ids=["deep", "wide", "types", "referring"],
+)
+def test_a_schema_without_end_costs_no_more_than_its_reading(schema: dict[str, Any]) -> None:
+    made = model_from_schema(schema, "Odd")
+    assert made is not SchemaModel
+    assert made.model_validate({}).get("a") is None
 
 
 def test_a_server_without_a_schema_gives_a_plain_generic_client(monkeypatch: pytest.MonkeyPatch) -> None:
