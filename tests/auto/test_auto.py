@@ -182,6 +182,38 @@ def test_addresses_of_spaces() -> None:
         assert AutoEnv._get_hub_git_url(name) == "git+https://huggingface.co/spaces/org/My_env"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "org/wordle#x",
+            "org/wordle@main",
+            "org/wordle?x",
+            "org/wordle\n",
+            "org/wor dle",
+            "org/../wordle",
+            "-e/wordle",
+        ),
+        *("a/b/wordle", "/wordle", "org/", "https://huggingface.co/org", "git+https://example.com/org/wordle"),
+        *("https://huggingface.co/spaces/org/wordle/tree/main", "https://user:pw@huggingface.co/spaces/org/wordle"),
+    ],
+)
+def test_a_name_that_no_space_has_installs_nothing_and_asks_nobody(
+    name: str, nothing_is_fetched: list[list[str]]
+) -> None:
+    """After a ``#`` the commit would be no commit any more."""
+    for trusted in (True, False):
+        with pytest.raises(ValueError, match="is no Space"):
+            AutoEnv.from_env(name, trust_remote_code=trusted, revision=COMMIT, wait_timeout=0.2)
+    assert nothing_is_fetched == []
+
+
+def test_an_address_is_one_in_any_case() -> None:
+    assert auto_env._is_address("HTTP://localhost:8000/org/wordle")
+    assert not auto_env._is_address("HTTPS://HuggingFace.co/spaces/org/wordle")
+    assert AutoEnv._resolve_space_url("HTTPS://HuggingFace.co/spaces/org/wordle") == "https://org-wordle.hf.space"
+
+
 @pytest.mark.parametrize("url", ["http://localhost:8000", "http://127.5.5.5", "http://[::1]:8000", "http://0.0.0.0"])
 def test_local_addresses(url: str) -> None:
     assert AutoEnv._is_local_url(url) is True

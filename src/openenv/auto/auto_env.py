@@ -41,6 +41,8 @@ OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
 
 _ADVICE = "give an address, as http://localhost:8000, or a Space, as openenv/echo_env."
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_HUB_PAGE = re.compile(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", re.IGNORECASE)
+_REPOSITORY = re.compile(r"(?:spaces/)?(\w[\w.-]{0,95}/\w[\w.-]{0,95})/?", re.ASCII)
 _SCHEMA_S = 15.0
 
 
@@ -87,8 +89,8 @@ class AutoEnv:
             The client. One in a container is connected.
 
         Raises:
-            ValueError: no such environment is installed; ``trust_remote_code`` without a commit; or the typed client
-                could not be made.
+            ValueError: no such environment is installed; no Space can be called so; ``trust_remote_code`` without a
+                commit; or the typed client could not be made.
             ImportError: the package is installed and its client cannot be imported.
             ConnectionError: the server cannot be reached.
         """
@@ -355,18 +357,25 @@ def _installed(name: str) -> EnvironmentInfo:
 
 def _is_address(name: str) -> bool:
     """Whether a name is a server's address, and not that of a page on the Hub."""
-    if not name.startswith(("http://", "https://", "ws://", "wss://")):
+    if not name.lower().startswith(("http://", "https://", "ws://", "wss://")):
         return False
-    return urlsplit(name).hostname not in ("huggingface.co", "hf.co")
+    return urlsplit(name).hostname not in ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 def _repo_id(name: str) -> str:
-    """``org/name`` of a Space, from that or from its address."""
-    return "/".join(name.rstrip("/").split("/")[-2:])
+    """``org/name`` of a Space, from that or from its address.
+
+    Raises:
+        ValueError: it is neither. What else a name may hold, as ``#``, would change which code is installed.
+    """
+    found = _REPOSITORY.fullmatch(_HUB_PAGE.sub("", name))
+    if found is None:
+        raise ValueError(f"{name[:200]!r} is no Space: give its name, as openenv/echo_env, or the address of its page.")
+    return found[1]
 
 
 def _check_commit(name: str, revision: str | None) -> None:
-    if revision is None or not _COMMIT.fullmatch(revision):
+    if not isinstance(revision, str) or not _COMMIT.fullmatch(revision):
         raise ValueError(
             f"trust_remote_code=True installs the code of {_repo_id(name)}: name the commit that you have read, as "
             f"revision=<40 hexadecimal digits>. A branch or a tag, as {revision or 'main'!r}, may change."
