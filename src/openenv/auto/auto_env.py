@@ -23,6 +23,7 @@ from openenv.auto._discovery import (
     EnvironmentInfo,
     _is_hub_url,
     _normalize_env_name,
+    _repo_id,
     get_discovery,
     unknown_environment,
 )
@@ -41,8 +42,6 @@ OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
 
 _ADVICE = "give an address, as http://localhost:8000, or a Space, as openenv/echo_env."
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_PAGE = re.compile(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", re.IGNORECASE)
-_REPOSITORY = re.compile(r"(?:spaces/)?(\w[\w.-]{0,95}/\w[\w.-]{0,95})/?", re.ASCII)
 _SCHEMA_S = 15.0
 
 
@@ -360,18 +359,6 @@ def _is_address(name: str) -> bool:
     if not name.lower().startswith(("http://", "https://", "ws://", "wss://")):
         return False
     return urlsplit(name).hostname not in ("huggingface.co", "www.huggingface.co", "hf.co")
-
-
-def _repo_id(name: str) -> str:
-    """``org/name`` of a Space, from that or from its address.
-
-    Raises:
-        ValueError: it is neither. What else a name may hold, as ``#``, would change which code is installed.
-    """
-    found = _REPOSITORY.fullmatch(_HUB_PAGE.sub("", name))
-    if found is None:
-        raise ValueError(f"{name[:200]!r} is no Space: give its name, as openenv/echo_env, or the address of its page.")
-    return found[1]
 
 
 def _check_commit(name: str, revision: str | None) -> None:
