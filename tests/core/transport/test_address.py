@@ -77,12 +77,7 @@ def test_the_shown_address_has_no_secrets() -> None:
     "given",
     [
         *("http://u:hf_SECRET@[half", "http://u:hf_SECRET@h:99999", "ftp://u:hf_SECRET@h", "u:hf_SECRET@h:99999"),
-        *(
-            "http://u:hf_SECRET@",
-            "http://[half/?token=hf_SECRET",
-            "http://u:hf_SECRET@h\u2100",
-            "http://u:/hf_SECRET@[h",
-        ),
+        *("http://u:hf_SECRET@", "http://[half/?token=hf_SECRET", "http://u:hf_SECRET@h\u2100"),
     ],
 )
 def test_a_bad_address_is_shown_without_its_secrets(given: str) -> None:
