@@ -12,7 +12,7 @@ import pytest
 
 from openenv import AutoAction, AutoEnv, GenericAction, GenericEnvClient
 from openenv.auto import auto_env, reset_discovery
-from openenv.auto._schema_models import model_from_schema
+from openenv.auto._schema_models import SchemaModel, model_from_schema
 from openenv.core.env_server.http_server import create_app
 from openenv.testing import SpaceStub
 from sudoku_env import SudokuEnv
@@ -182,6 +182,38 @@ def test_addresses_of_spaces() -> None:
         assert AutoEnv._get_hub_git_url(name) == "git+https://huggingface.co/spaces/org/My_env"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "org/wordle#x",
+            "org/wordle@main",
+            "org/wordle?x",
+            "org/wordle\n",
+            "org/wor dle",
+            "org/../wordle",
+            "-e/wordle",
+        ),
+        *("a/b/wordle", "/wordle", "org/", "https://huggingface.co/org", "git+https://example.com/org/wordle"),
+        *("https://huggingface.co/spaces/org/wordle/tree/main", "https://user:pw@huggingface.co/spaces/org/wordle"),
+    ],
+)
+def test_a_name_that_no_space_has_installs_nothing_and_asks_nobody(
+    name: str, nothing_is_fetched: list[list[str]]
+) -> None:
+    """After a ``#`` the commit would be no commit any more."""
+    for trusted in (True, False):
+        with pytest.raises(ValueError, match="is no Space"):
+            AutoEnv.from_env(name, trust_remote_code=trusted, revision=COMMIT, wait_timeout=0.2)
+    assert nothing_is_fetched == []
+
+
+def test_an_address_is_one_in_any_case() -> None:
+    assert auto_env._is_address("HTTP://localhost:8000/org/wordle")
+    assert not auto_env._is_address("HTTPS://HuggingFace.co/spaces/org/wordle")
+    assert AutoEnv._resolve_space_url("HTTPS://HuggingFace.co/spaces/org/wordle") == "https://org-wordle.hf.space"
+
+
 @pytest.mark.parametrize("url", ["http://localhost:8000", "http://127.5.5.5", "http://[::1]:8000", "http://0.0.0.0"])
 def test_local_addresses(url: str) -> None:
     assert AutoEnv._is_local_url(url) is True
@@ -239,12 +271,65 @@ def test_a_model_from_a_schema_that_pydantic_wrote() -> None:
             "properties": {"t": {"$ref": "#/$defs/T"}},
         },
         {"oneOf": [{"type": "object"}, {"type": "string"}]},
+        {"required": 5, "title": "a\x00b", "properties": {"a b": {}, "a_b": {}, "": {}, "²": {}}},
+        {"required": [["a"]], "properties": {"a": [1]}},
+        {"properties": {"a\x00": {"type": "object", "properties": {"b": {"type": "string"}}}}},
     ],
 )
 def test_odd_schemas_give_a_model_all_the_same(schema: dict[str, Any]) -> None:
     made = model_from_schema(schema, "Odd")
+    assert made is not SchemaModel
     values = {key: None for key in schema.get("properties", {}) if key not in ("class", "t")}
     assert set(made(**values).keys()) >= set(values)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ({"type": "integer", "minLength": 3}, 2),  # words for another type
+        ({"type": "string", "minimum": 3}, "a"),
+        ({"type": "boolean", "maximum": 0}, True),
+        ({"type": "integer", "exclusiveMinimum": True, "minimum": 1.5}, 0),
+        ({"type": "number", "minimum": float("nan"), "maximum": float("inf")}, 0.5),
+        ({"type": "string", "minLength": -1, "maxLength": 10**30}, "a"),
+        ({"type": "array", "minItems": 0.5}, []),
+    ],
+)
+def test_a_limit_that_means_nothing_is_none(spec: dict[str, Any], value: object) -> None:
+    made = model_from_schema({"properties": {"a": spec}}, "Odd")
+    assert made is not SchemaModel
+    assert made(a=value).model_dump() == {"a": value}
+
+
+def test_a_field_takes_no_value_of_another_whose_name_is_like_its_own() -> None:
+    made = model_from_schema({"properties": {"a b": {}, "a_b": {}}}, "Odd")
+    assert made.model_validate({"a_b": 1}).model_dump(by_alias=True) == {"a b": None, "a_b": 1}
+
+
+def _nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": {"type": "array", "items": schema}}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _nested(450),
+        {"properties": {"a": {"anyOf": [{"const": number} for number in range(3000)]}}},
+        {"properties": {"a": {"type": ["string", "null"] * 1000}}},
+        {
+            "properties": {"a": {"$ref": "#/$defs/1"}},
+            "$defs": {str(n): {"type": "array", "items": {"$ref": f"#/$defs/{n + 1}"}} for n in range(1000)},
+        },
+    ],
+    ids=["deep", "wide", "types", "referring"],
+)
+def test_a_schema_without_end_costs_no_more_than_its_reading(schema: dict[str, Any]) -> None:
+    made = model_from_schema(schema, "Odd")
+    assert made is not SchemaModel
+    assert made.model_validate({}).get("a") is None
 
 
 def test_a_server_without_a_schema_gives_a_plain_generic_client(monkeypatch: pytest.MonkeyPatch) -> None:

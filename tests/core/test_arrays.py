@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from openenv.core.arrays import ArraySpec, Bytes, ImageSpec
 from openenv.core.env_server.serialization import serialize_observation
@@ -129,6 +130,62 @@ def test_an_encoded_image_is_what_any_program_reads() -> None:
 def test_what_does_not_fit_is_told(field: str, value: Any, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         Frame.model_validate({field: value})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("uint64", [2**64 - 1, 1]),  # numpy makes floats of large and small integers together
+        ("uint64", [2**63 + 1, 0]),
+        ("int64", [2**62 + 1, 1.0]),
+        ("float16", [float("inf"), float("-inf"), 65504.0]),
+        ("U3", ["abc", ""]),
+        ("U", []),
+    ],
+)
+def test_lists_become_arrays_value_for_value(dtype: str, value: list[Any]) -> None:
+    array = ArraySpec(dtype).validate(value)
+    assert (array.tolist(), array.dtype.kind) == (value, np.dtype(dtype).kind)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("uint64", [2**63, -1]),
+        ("int64", [2**63, -1]),
+        ("int8", [float("nan")]),
+        ("int64", [1e19]),
+        ("float32", [1e39, 1.0]),
+        ("float16", [70_000]),
+        ("U3", ["abcd"]),
+        ("U", [1, 2]),
+        ("int32", ["15"]),
+    ],
+)
+def test_lists_whose_values_would_change_are_refused(dtype: str, value: list[Any]) -> None:
+    with pytest.raises(PydanticCustomError, match=r"does not fit|is not|longer"):
+        ArraySpec(dtype).validate(value)
+
+
+def test_a_picture_file_is_decoded_to_what_is_seen() -> None:
+    import io
+
+    from PIL import Image
+
+    def decoded(picture: Image.Image, kind: str = "png", **options: Any) -> Any:
+        out = io.BytesIO()
+        picture.save(out, kind, **options)
+        return ImageSpec("png").validate(out.getvalue())
+
+    indexed = Image.new("P", (2, 1))
+    indexed.putpalette([10, 20, 30, 40, 50, 60])
+    indexed.putpixel((1, 0), 1)
+    assert decoded(indexed).tolist() == [[[10, 20, 30], [40, 50, 60]]]
+    assert decoded(indexed, transparency=1).tolist() == [[[10, 20, 30, 255], [40, 50, 60, 0]]]
+    bits = Image.new("1", (2, 1))
+    bits.putpixel((1, 0), 1)
+    assert decoded(bits).tolist() == [[0, 255]]
+    assert decoded(Image.new("CMYK", (2, 1)), "jpeg").shape == (1, 2, 3)
 
 
 def test_a_picture_that_claims_to_be_huge_is_not_decoded() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import logging
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,7 +16,9 @@ from typing import Any
 import pytest
 
 from openenv import ConnectError, GenericEnvClient, MCPToolClient
+from openenv.core.transport.address import Address
 from openenv.core.transport.credentials import Credentials
+from openenv.core.transport.probe import MAX_ANSWER_BYTES, NotReady, get_json
 from openenv.testing import SpaceStub
 from openenv.trl import tool_env
 from support.clients import CountClient, CountServer, ScriptedServer, act, count_server
@@ -292,6 +296,40 @@ async def test_a_page_in_place_of_the_server_is_waited_for() -> None:
         client = GenericEnvClient(url)
         assert await client.wait_ready(timeout=30) is client
     assert asked == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "why"),
+    [
+        ({}, b'{"status": ' + b"9" * 6000 + b"}", "no JSON object"),
+        ({}, b'{"status": ' + b"[" * 100_000, "no JSON object"),
+        ({"content-encoding": "gzip"}, gzip.compress(b" " * (MAX_ANSWER_BYTES + 1)), r"more than \d+ bytes"),
+        ({"content-encoding": "gzip"}, b"no gzip", "does not answer as it should"),
+        ({"location": "http://[half"}, b"", "not followed"),
+        ({"location": "http://127.0.0.1:99999/health"}, b"", "not followed"),
+        ({"location": "//127.0.0.1:1/health"}, b"", "not followed"),
+        ({"location": "/health"}, b"", "too many redirects"),
+    ],
+    ids=["number", "deep", "packed", "garbled", "no-address", "no-port", "other-port", "round"],
+)
+async def test_whatever_a_host_answers_is_a_typed_error(headers: dict[str, str], body: bytes, why: str) -> None:
+    from support.live import serve
+
+    told = [(name.encode(), text.encode()) for name, text in headers.items()]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            for kind in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{kind}.complete"})
+            return
+        status = 307 if "location" in headers else 200
+        await send({"type": "http.response.start", "status": status, "headers": told})
+        await send({"type": "http.response.body", "body": body})
+
+    with serve(app) as url, pytest.raises(NotReady) as found:
+        await get_json(Address.parse(url), "/health", {}, 30)
+    assert re.search(why, str(found.value.error))
 
 
 def test_a_found_token_stays_at_home(space: SpaceStub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,8 @@ __all__ = [
 _PREFIX = "openenv-"
 _NOT_ENVIRONMENTS = {"openenv-core"}
 _RULE = "-" * 70
+_HUB_PAGE = re.compile(r"^(https?://)?(www\.)?(huggingface\.co|hf\.co)/", re.IGNORECASE)
+_REPOSITORY = re.compile(r"(?:spaces/)?(\w[\w.-]{0,95}/\w[\w.-]{0,95})/?", re.ASCII)
 
 
 @dataclass
@@ -123,6 +125,18 @@ def _normalize_env_name(name: str) -> str:
 def _is_hub_url(name: str) -> bool:
     """Whether a name is a repository on the Hub, as ``openenv/echo_env`` or its address, and not a package's name."""
     return "/" in name or name == "huggingface.co"
+
+
+def _repo_id(name: str) -> str:
+    """``org/name`` of a Space, from that or from its address.
+
+    Raises:
+        ValueError: it is neither. What else a name may hold, as ``#``, would change which code is installed.
+    """
+    found = _REPOSITORY.fullmatch(_HUB_PAGE.sub("", name))
+    if found is None:
+        raise ValueError(f"{name[:200]!r} is no Space: give its name, as openenv/echo_env, or the address of its page.")
+    return found[1]
 
 
 def _infer_class_name(env_name: str, class_type: str) -> str:

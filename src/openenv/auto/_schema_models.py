@@ -7,7 +7,9 @@ never an error.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator, Mapping
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -18,6 +20,8 @@ from openenv.core.hooks import parse_model, parse_result
 
 __all__ = ["SchemaEnvClient", "SchemaModel", "client_with_models", "model_from_schema"]
 
+logger = logging.getLogger("openenv.client")
+
 _SIMPLE: dict[str, Any] = {
     "string": str,
     "integer": int,
@@ -27,16 +31,22 @@ _SIMPLE: dict[str, Any] = {
     "array": list[Any],
     "object": dict[str, Any],
 }
-_LIMITS = {
-    "minimum": "ge",
-    "maximum": "le",
-    "exclusiveMinimum": "gt",
-    "exclusiveMaximum": "lt",
-    "minLength": "min_length",
-    "maxLength": "max_length",
-    "minItems": "min_length",
-    "maxItems": "max_length",
+_NUMBERS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_LIMITS: dict[str, dict[str, str]] = {
+    "integer": _NUMBERS,
+    "number": _NUMBERS,
+    "string": {"minLength": "min_length", "maxLength": "max_length"},
+    "array": {"minItems": "min_length", "maxItems": "max_length"},
 }
+"""What a limit is called in pydantic; a word for another type says nothing."""
+MAX_PARTS = 10_000
+"""Most fields, items and members of unions that are built of one schema; what comes after is of any type."""
+MAX_DEPTH = 50
+"""Deepest nesting; what is below is of any type."""
+MAX_CHOICES = 100
+"""Most members of one union, which takes the square of their number to build."""
+_LARGEST_LENGTH = 2**31
+_LONGEST_TITLE = 200
 
 
 class SchemaModel(BaseModel):
@@ -61,7 +71,7 @@ class SchemaModel(BaseModel):
 
     def _by_key(self) -> dict[str, Any]:
         fields = type(self).model_fields
-        own = {field.alias or name: getattr(self, name) for name, field in fields.items()}
+        own = {name if field.alias is None else field.alias: getattr(self, name) for name, field in fields.items()}
         return {**own, **(self.model_extra or {})}
 
 
@@ -122,7 +132,11 @@ def model_from_schema(schema: Mapping[str, Any], name: str) -> type[SchemaModel]
         schema: the schema; references into its ``$defs`` are followed.
         name: the model's name, where the schema has no title.
     """
-    return _Builder(schema).model(schema, name)
+    try:
+        return _Builder(schema).model(schema, name)
+    except Exception as error:  # pydantic's errors have no base, and a server's schema may hold anything
+        logger.warning("The server's schema gives no model of %s: %s", name, type(error).__name__)
+        return SchemaModel
 
 
 class _Builder:
@@ -131,14 +145,18 @@ class _Builder:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._defs = {**_mapping(root.get("definitions")), **_mapping(root.get("$defs"))}
         self._made: dict[str, Any] = {}
+        self._parts = self._depth = 0
 
     def model(self, schema: Mapping[str, Any], name: str) -> type[SchemaModel]:
-        required = set(schema.get("required") or ())
+        required = _texts(schema.get("required"))
+        properties = _mapping(schema.get("properties"))
+        taken = set(properties)
         fields: dict[str, Any] = {}
-        for key, of in _mapping(schema.get("properties")).items():
+        for key, of in properties.items():
             spec = _mapping(of)
             kind = self.annotation(spec, f"{name}_{key}")
-            attribute = _attribute(key, fields)
+            attribute = _attribute(key, taken)
+            taken.add(attribute)
             options: dict[str, Any] = {"description": spec.get("description")}
             if attribute != key:
                 options["alias"] = key
@@ -148,13 +166,22 @@ class _Builder:
             elif key not in required:
                 kind, options["default"] = self._union([kind, None]), None
             fields[attribute] = (kind, Field(**options))
-        title = str(schema.get("title") or name)
         forbid = schema.get("additionalProperties") is False
         base = _Strict if forbid else SchemaModel
-        made: type[SchemaModel] = create_model(title, __base__=base, **fields)
+        made: type[SchemaModel] = create_model(_title(schema.get("title"), name), __base__=base, **fields)
         return made
 
     def annotation(self, schema: Mapping[str, Any], name: str) -> Any:
+        self._parts += 1
+        if self._parts > MAX_PARTS or self._depth >= MAX_DEPTH:
+            return Any
+        self._depth += 1
+        try:
+            return self._annotation(schema, name)
+        finally:
+            self._depth -= 1
+
+    def _annotation(self, schema: Mapping[str, Any], name: str) -> Any:
         if "$ref" in schema:
             return self._referred(str(schema["$ref"]))
         if "const" in schema:
@@ -163,11 +190,15 @@ class _Builder:
             return _literal(schema["enum"])
         for word in ("anyOf", "oneOf"):
             if isinstance(schema.get(word), list):
+                if len(schema[word]) > MAX_CHOICES:
+                    return Any
                 return self._union(
                     [self.annotation(_mapping(one), f"{name}_{i}") for i, one in enumerate(schema[word])]
                 )
         kind = schema.get("type")
         if isinstance(kind, list):
+            if len(kind) > MAX_CHOICES:
+                return Any
             return self._union([self.annotation({**schema, "type": one}, name) for one in kind])
         if kind == "array" and isinstance(schema.get("items"), dict):
             item: Any = self.annotation(schema["items"], f"{name}_item")
@@ -197,6 +228,17 @@ class _Builder:
         return self._made[key]
 
 
+def _title(told: Any, name: str) -> str:
+    for title in (told, name):
+        if isinstance(title, str) and title.isprintable() and 0 < len(title) <= _LONGEST_TITLE:
+            return title
+    return "Model"
+
+
+def _texts(value: Any) -> set[str]:
+    return {one for one in value if isinstance(one, str)} if isinstance(value, list) else set()
+
+
 class _Strict(SchemaModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -212,16 +254,25 @@ def _literal(values: list[Any]) -> Any:
 
 
 def _limits(schema: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(schema.get("type"), str):
-        return {}
-    return {ours: schema[name] for name, ours in _LIMITS.items() if isinstance(schema.get(name), int | float)}
+    kind = schema.get("type")
+    names = _LIMITS.get(kind, {}) if isinstance(kind, str) else {}
+    told = {ours: schema[name] for name, ours in names.items() if name in schema}
+    return {ours: limit for ours, limit in told.items() if _is_limit(kind, limit)}
 
 
-def _attribute(key: str, taken: Mapping[str, Any]) -> str:
+def _is_limit(kind: Any, limit: Any) -> bool:
+    if kind in ("string", "array"):
+        return type(limit) is int and 0 <= limit < _LARGEST_LENGTH
+    return type(limit) is int or (kind == "number" and type(limit) is float and math.isfinite(limit))
+
+
+def _attribute(key: str, taken: Collection[str]) -> str:
     """A name that a field can have; the wire's own is then its alias."""
-    name = "".join(character if character.isidentifier() or character.isdigit() else "_" for character in key)
+    if key.isidentifier() and not (key.startswith("_") or keyword.iskeyword(key) or hasattr(SchemaModel, key)):
+        return key
+    name = "".join(character if character.isidentifier() or character.isdecimal() else "_" for character in key)
     name = name.lstrip("_") or "field"
-    if name[0].isdigit():
+    if name[0].isdecimal():
         name = f"field_{name}"
     if keyword.iskeyword(name) or hasattr(SchemaModel, name):
         name += "_"

@@ -23,6 +23,7 @@ from openenv.auto._discovery import (
     EnvironmentInfo,
     _is_hub_url,
     _normalize_env_name,
+    _repo_id,
     get_discovery,
     unknown_environment,
 )
@@ -87,8 +88,8 @@ class AutoEnv:
             The client. One in a container is connected.
 
         Raises:
-            ValueError: no such environment is installed; ``trust_remote_code`` without a commit; or the typed client
-                could not be made.
+            ValueError: no such environment is installed; no Space can be called so; ``trust_remote_code`` without a
+                commit; or the typed client could not be made.
             ImportError: the package is installed and its client cannot be imported.
             ConnectionError: the server cannot be reached.
         """
@@ -363,18 +364,13 @@ def _installed(name: str) -> EnvironmentInfo:
 
 def _is_address(name: str) -> bool:
     """Whether a name is a server's address, and not that of a page on the Hub."""
-    if not name.startswith(("http://", "https://", "ws://", "wss://")):
+    if not name.lower().startswith(("http://", "https://", "ws://", "wss://")):
         return False
-    return urlsplit(name).hostname not in ("huggingface.co", "hf.co")
-
-
-def _repo_id(name: str) -> str:
-    """``org/name`` of a Space, from that or from its address."""
-    return "/".join(name.rstrip("/").split("/")[-2:])
+    return urlsplit(name).hostname not in ("huggingface.co", "www.huggingface.co", "hf.co")
 
 
 def _check_commit(name: str, revision: str | None) -> None:
-    if revision is None or not _COMMIT.fullmatch(revision):
+    if not isinstance(revision, str) or not _COMMIT.fullmatch(revision):
         raise ValueError(
             f"trust_remote_code=True installs the code of {_repo_id(name)}: name the commit that you have read, as "
             f"revision=<40 hexadecimal digits>. A branch or a tag, as {revision or 'main'!r}, may change."

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from openenv.core.wire.array_values import load_numpy
+from openenv.core.wire.array_values import cast_numbers, load_numpy
 from openenv.core.wire.json_codec import Base64, Held, is_dumping
 
 __all__ = ["ArraySpec", "Bytes", "BytesSpec", "ImageSpec"]
@@ -109,23 +109,28 @@ class ArraySpec:
             raise _error("array_type", f"an array or nested lists are wanted, not {type(value).__name__}")
         try:
             plain = np.asarray(value)
-            array = plain if self.dtype is None or plain.dtype.kind not in "biufU" else self._converted(np, plain)
+            array = (
+                plain if self.dtype is None or plain.dtype.kind not in "biufU" else self._converted(np, value, plain)
+            )
         except (TypeError, ValueError, OverflowError) as error:
             raise _error("array_type", f"it is no array: {error}") from None
         if array.dtype.kind not in "biufU":
             raise _error("array_type", "its lists are ragged, or hold more than booleans, numbers and text")
         return array
 
-    def _converted(self, np: Any, plain: Any) -> Any:
+    def _converted(self, np: Any, value: Any, plain: Any) -> Any:
         """The declared dtype, unless a value would change by it; a float may lose digits, as floats do."""
         wanted = np.dtype(self.dtype)
         if not plain.size and self.shape is not None:  # empty lists do not tell the lengths below them
             return np.empty((*plain.shape, *(length or 0 for length in self.shape[plain.ndim :])), wanted)
-        array = plain.astype(wanted, casting="unsafe") if plain.size else np.empty(plain.shape, wanted)
-        if wanted.kind in "biu" and plain.size and not (array == plain).all():
-            raise _error("array_dtype", f"a value does not fit into {wanted}")
-        if wanted.kind == "f" and plain.dtype.kind == "U":
-            raise _error("array_dtype", f"text is not {wanted}")
+        if not plain.size:
+            return np.empty(plain.shape, wanted)
+        if (wanted.kind == "U") != (plain.dtype.kind == "U"):
+            told = "text" if plain.dtype.kind == "U" else plain.dtype
+            raise _error("array_dtype", f"{told} is not {wanted}")
+        array = cast_numbers(value, plain, wanted)
+        if wanted.kind == "U" and not (array == plain).all():
+            raise _error("array_dtype", f"a text is longer than {wanted}")
         return array
 
 
@@ -161,7 +166,8 @@ class ImageSpec:
 
     Attributes:
         encoding: ``"png"`` keeps every pixel, ``"jpeg"`` is smaller and does not; None sends the array as it is.
-        shape: as for `ArraySpec`; None for any.
+        shape: as for `ArraySpec`; None for any. An encoded image of one channel comes back as ``[height, width]``, unless
+            the shape has three lengths.
         quality: of JPEG, 1 to 95.
     """
 
@@ -212,7 +218,7 @@ class ImageSpec:
             with pillow.open(io.BytesIO(data), formats=["PNG", "JPEG"]) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise _error("image_size", f"an image of {image.width} x {image.height} is too large to decode")
-                array = load_numpy().asarray(image)
+                array = load_numpy().asarray(_plain_picture(image))
         except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
             raise _error("image_data", f"it is no PNG or JPEG image: {error}") from None
         lengths = self.shape
@@ -263,6 +269,13 @@ class BytesSpec:
 
 Bytes = Annotated[bytes, BytesSpec()]
 """A field of any bytes. Given as bytes or as base64 text; in JSON it is base64."""
+
+
+def _plain_picture(image: Any) -> Any:
+    """The picture that is seen, of a file whose numbers are not its pixels: a palette's entries, single bits, inks."""
+    if image.mode in ("P", "PA"):
+        return image.convert("RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB")
+    return image.convert({"1": "L", "CMYK": "RGB", "YCbCr": "RGB"}.get(image.mode, image.mode))
 
 
 def _from_base64(text: str) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from openenv.core.transport.address import Address
@@ -69,6 +71,20 @@ def test_the_shown_address_has_no_secrets() -> None:
     address = Address.parse("https://user:secret@h:1/p?token=abc")
     assert address.shown == "wss://h:1/p/ws"
     assert "secret" not in address.shown
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("http://u:hf_SECRET@[half", "http://u:hf_SECRET@h:99999", "ftp://u:hf_SECRET@h", "u:hf_SECRET@h:99999"),
+        *("http://u:hf_SECRET@", "http://[half/?token=hf_SECRET", "http://u:hf_SECRET@h\u2100"),
+    ],
+)
+def test_a_bad_address_is_shown_without_its_secrets(given: str) -> None:
+    with pytest.raises(ValueError, match="The server address") as caught:
+        Address.parse(given)
+    assert "SECRET" not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize(

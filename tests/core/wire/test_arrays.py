@@ -278,6 +278,7 @@ def forged(**changes: Any) -> bytes:
         pytest.param(forged(dtype="<f3"), id="odd size"),
         pytest.param(forged(dtype="<i4 "), id="space"),
         pytest.param(forged(dtype="<M8[nonsense]", shape=[1]), id="unit"),
+        pytest.param(forged(dtype="<m8[0s]", shape=[1]), id="unit of no length"),
         pytest.param(forged(dtype="<U0", shape=[2**40], data=b""), id="elements without bytes"),
         pytest.param(forged(dtype="<U999999999", shape=[1]), id="huge elements"),
         pytest.param(forged(dtype="<U1", shape=[1], data=b"\xff\xff\xff\xff"), id="no code point"),

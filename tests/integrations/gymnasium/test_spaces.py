@@ -98,6 +98,19 @@ def test_another_space_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
+    "element",
+    [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Discrete(2), None)],
+    ids=str,
+)
+def test_a_stack_that_no_value_could_cross_as_is_refused_before_any_does(element: gymnasium.Space[Any]) -> None:
+    inside = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), element))})
+    for stacked in (spaces.Sequence(element, stack=True), spaces.Sequence(inside, stack=True)):
+        with pytest.raises(TypeError, match=f"stacked Sequence of {type(element).__name__}"):
+            space_to_schema(stacked)
+    assert space_from_schema(space_to_schema(spaces.Sequence(inside))) == spaces.Sequence(inside)
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {},
@@ -109,6 +122,14 @@ def test_another_space_is_refused_by_name() -> None:
         {"gymnasium": {"space": "Discrete", "n": 2, "start": 0, "dtype": "no such"}},
         {"gymnasium": {"space": "Box", "low": 0, "high": 1, "shape": [10**6, 10**6], "dtype": "uint8"}},
         {"gymnasium": {"space": "Box", "low": 0, "high": 1, "shape": [-1], "dtype": "uint8"}},
+        {"gymnasium": {"space": "Box", "low": 0, "high": 1, "shape": [1], "dtype": "U500000000"}},
+        {
+            "gymnasium": {
+                "space": "Sequence",
+                "stack": True,
+                "element": {"gymnasium": {"space": "Text", "max_length": 1, "min_length": 0, "charset": "a"}},
+            }
+        },
         {"gymnasium": {"space": "Box", "low": [1, 2, 3], "high": 9, "shape": [2], "dtype": "int8"}},
         {"gymnasium": {"space": "MultiBinary", "n": [10**6, 10**6], "shape": [1]}},
         {"gymnasium": {"space": "Dict", "keys": ["a"]}, "properties": {"a": {}}},
@@ -132,6 +153,7 @@ BOX = spaces.Box(0, 255, (2, 2), np.uint8)
         (BOX, [[1, 2], [3, 0.5]], "does not fit into uint8"),
         (BOX, [[1, 2], [3, float("nan")]], "does not fit into uint8"),
         (BOX, [[1, 2], [3]], "does not fit Box"),
+        (spaces.Box(-1, 1, (2,), np.float32), [1e39, 0.0], "does not fit into float32"),
         (BOX, [1, 2, 3, 4], "shape"),
         (BOX, np.zeros((2, 3), np.uint8), "shape"),
         (BOX, [["1", "2"], ["3", "4"]], "more than numbers"),
@@ -173,3 +195,5 @@ def test_an_array_keeps_the_dtype_that_its_owner_gave_it() -> None:
     assert value_to_wire(space, wide) is wide
     assert value_from_wire(space, wide).dtype == np.float64
     assert value_from_wire(space, wide.tolist()).dtype == np.float32
+    whole = [2**63 + 1, 1]  # which numpy makes floats of
+    assert value_from_wire(spaces.Box(0, 2**64 - 1, (2,), np.uint64), whole).tolist() == whole

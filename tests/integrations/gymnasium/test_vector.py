@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -20,6 +22,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from gymnasium_env import GymnasiumEnvClient
 from gymnasium_env.server.app import create_gymnasium_app
 from openenv import EnvExecutionError, GenericEnvClient, SessionClosedError
+from openenv.core.transport.io_thread import IoThread
 from openenv.gymnasium import VectorEnv
 from support.gym_envs import Log, Logged
 from support.live import LiveServer, serve
@@ -160,6 +163,42 @@ def test_all_sessions_step_at_the_same_time_and_the_caller_meanwhile_computes(en
     assert envs.step_wait(timeout=30)[0][:, 1].tolist() == [1, 1, 1]
     envs.reset_async(seed=1)
     assert envs.reset_wait()[0][:, 1].tolist() == [0, 0, 0]
+
+
+def test_the_caller_may_write_into_its_batch_once_the_step_has_begun(served: Serving) -> None:
+    """The I/O thread is kept busy until the batch has been overwritten."""
+    envs = VectorEnv(served("test/Mixed-v0"), N)
+    envs.reset(seed=1)
+    actions = envs.action_space.sample()
+    wanted = copy.deepcopy(actions)
+    written = threading.Event()
+    IoThread.shared().loop.call_soon_threadsafe(written.wait, 30)
+    envs.step_async(actions)
+    actions["deep"]["level"][:] = 77
+    actions["flags"][:] = 0
+    actions["pair"][1][:] = 0
+    written.set()
+    assert exactly(envs.step_wait()[0], wanted)
+    envs.close()
+
+
+def test_results_that_make_no_batch_are_an_error_after_which_all_need_a_reset() -> None:
+    """Its episode has ended, which is not forgotten: nothing goes on from there unseen."""
+
+    class Growing(Logged):
+        def step(self, action: Any) -> Any:
+            seen, reward, _, _, _ = super().step(0)
+            return seen, reward, True, False, {"grown": np.zeros(seen[0] + 1)}  # of another shape in each
+
+    with serve(create_gymnasium_app(partial(Growing, Log()))) as url:
+        envs = VectorEnv(url, N)
+        envs.reset()
+        with pytest.raises(ValueError, match="broadcast"):
+            envs.step(np.zeros(N, int))
+        with pytest.raises(ResetNeeded):
+            envs.step(np.zeros(N, int))
+        assert envs.reset()[0][:, 1].tolist() == [0, 0, 0]
+        envs.close()
 
 
 def test_a_reset_drops_a_step_that_nobody_waited_for(envs: VectorEnv, log: Log) -> None:

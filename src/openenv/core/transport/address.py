@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, urlencode, urlsplit, urlunsplit
 
@@ -50,9 +51,11 @@ class Address:
         parts = _split(text if "://" in text else f"ws://{text}", base_url)
         scheme = _SCHEMES.get(parts.scheme.lower())
         if scheme is None:
-            raise ValueError(f"The server address {base_url!r} has no scheme that works; use http, https, ws or wss.")
+            raise ValueError(
+                f"The server address {_masked(text)!r} has no scheme that works; use http, https, ws or wss."
+            )
         if not parts.hostname:
-            raise ValueError(f"The server address {base_url!r} names no host; give one as http://host:port.")
+            raise ValueError(f"The server address {_masked(text)!r} names no host; give one as http://host:port.")
         path = parts.path.rstrip("/")
         if not path.endswith(route):
             path += route
@@ -82,8 +85,13 @@ def _split(text: str, given: str) -> SplitResult:
         parts = urlsplit(text)
         _ = parts.port  # a bad port shows itself when it is read
     except ValueError as error:
-        raise ValueError(f"The server address {given!r} is not a URL: {error}.") from error
+        raise ValueError(f"The server address {_masked(given)!r} is not a URL: {_masked(str(error))}.") from None
     return parts
+
+
+def _masked(text: str) -> str:
+    """A text without what may be credentials in it: all before an ``@``, and the query."""
+    return re.sub(r"(?<=//).*@|[^\s/'\"]+@", "***@", text.partition("?")[0], flags=re.DOTALL)
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,7 +6,6 @@ Nothing of sessions is here. Redirects are followed on the same host only: the h
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
@@ -19,6 +18,7 @@ from openenv.core.session.backoff import Backoff
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import RETRYABLE_STATUS, may_pass, reason_of
 from openenv.core.transport.http import first_cause, quiet, settings_of
+from openenv.core.wire.json_codec import MalformedFrame, parse_json
 
 if TYPE_CHECKING:
     import httpx
@@ -29,6 +29,8 @@ logger = logging.getLogger("openenv.client")
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 3
+MAX_ANSWER_BYTES = 2**24
+"""Largest answer that is read, after it has been unpacked."""
 _REQUEST_S = 10.0  # a host that holds a request back while it starts a server is asked again
 _SAY_AGAIN_S = 10.0
 _BACKOFF = Backoff(first_s=0.5, longest_s=4.0)
@@ -66,7 +68,7 @@ async def get_json(address: Address, route: str, headers: Mapping[str, str], tim
         async with httpx.AsyncClient(**settings_of(address, headers), timeout=timeout_s) as client:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return _read(await _get(client, address, route), address, route)
+                    return _read(*await _get(client, address, route), address, route)
             except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
                 raise _unanswered(error, address, route) from error
 
@@ -120,33 +122,51 @@ async def _ask_health(address: Address, headers: Mapping[str, str], timeout_s: f
         raise NotReady(_error(address, "/health", "the server says that it is unhealthy", None), retryable=True)
 
 
-async def _get(client: httpx.AsyncClient, address: Address, route: str) -> httpx.Response:
+async def _get(client: httpx.AsyncClient, address: Address, route: str) -> tuple[int, bytes]:
+    """Status and body of the answer that does not redirect."""
     url = address.http(route)
-    home = urlsplit(url)
+    home = _host(url)
     for _ in range(_MOST_REDIRECTS + 1):
-        response = await client.get(url)
-        target = response.headers.get("location", "")
-        if response.status_code not in _REDIRECTS or not target:
-            return response
-        url = urljoin(url, target)
-        parts = urlsplit(url)
-        if (parts.scheme, parts.hostname, parts.port) != (home.scheme, home.hostname, home.port):
+        async with client.stream("GET", url) as response:
+            status, target = response.status_code, response.headers.get("location", "")
+            if status not in _REDIRECTS or not target:
+                return status, await _body(response, address, route) if status == 200 else b""
+        try:
+            url = urljoin(url, target)
+            away = _host(url)
+        except ValueError:  # it is no address
+            away = ("", None, None)
+        if away != home:
             reason = (
-                f"HTTP {response.status_code}, it sends to another host, {parts.hostname}, which is not followed: a "
-                "private Space does this to who has no token, and a Space that has moved"
+                f"HTTP {status}, it sends to another host, {away[1]}, which is not followed: a private Space does this "
+                "to who has no token, and a Space that has moved"
             )
-            raise NotReady(_error(address, route, reason, response.status_code), retryable=False)
-    raise NotReady(_error(address, route, "too many redirects", response.status_code), retryable=False)
+            raise NotReady(_error(address, route, reason, status), retryable=False)
+    raise NotReady(_error(address, route, "too many redirects", status), retryable=False)
 
 
-def _read(response: httpx.Response, address: Address, route: str) -> dict[str, Any]:
-    status = response.status_code
+def _host(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+async def _body(response: httpx.Response, address: Address, route: str) -> bytes:
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            reason = f"the answer has more than {MAX_ANSWER_BYTES} bytes"
+            raise NotReady(_error(address, route, reason, 200), retryable=False)
+    return bytes(body)
+
+
+def _read(status: int, body: bytes, address: Address, route: str) -> dict[str, Any]:
     if status != 200:
         refused = _error(address, route, reason_of(Exception(), status), status)
         raise NotReady(refused, retryable=status in RETRYABLE_STATUS)
     try:
-        answer = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        answer = parse_json(body)
+    except MalformedFrame:
         answer = None
     if not isinstance(answer, dict):
         reason = "the answer is no JSON object: it may be the page that a host shows while a server starts"

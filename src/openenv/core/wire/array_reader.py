@@ -235,6 +235,8 @@ def _dtype(typestr: Any) -> np.dtype[Any]:
         dtype: np.dtype[Any] = load_numpy().dtype(typestr)
     except (TypeError, ValueError) as error:
         raise Refused(f"an array with the dtype {shown(typestr)} ({error})") from None
+    if kind in "mM" and load_numpy().datetime_data(dtype)[1] == 0:  # numpy can do nothing with it, nor show it
+        raise Refused(f"an array with the dtype {shown(typestr)}")
     return dtype
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "NPGENERIC",
     "SIZES",
     "Refused",
+    "cast_numbers",
     "installed",
     "load_msgpack",
     "load_numpy",
@@ -87,3 +88,31 @@ def load_msgpack() -> Any:
     except ImportError as error:
         raise ImportError("Binary frames need msgpack: pip install 'openenv[policy]'") from error
     return msgpack
+
+
+def cast_numbers(value: Any, plain: Any, wanted: Any) -> Any:
+    """Make an array of a dtype, unless a value would change by it; a float may lose digits, as floats do.
+
+    Args:
+        value: nested lists.
+        plain: the array that numpy makes of them. Where it has mixed large integers, it has rounded them to floats.
+        wanted: the dtype.
+
+    Raises:
+        ValueError: a value does not fit.
+    """
+    np = load_numpy()
+    if wanted.kind in "iu" and plain.dtype.kind == "f":
+        plain = np.array(value, object)
+    try:
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = plain.astype(wanted)
+    except (OverflowError, TypeError, ValueError):
+        raise ValueError(f"a value does not fit into {wanted}") from None
+    if wanted.kind in "biu":
+        kept = array == plain
+    else:
+        kept = ~np.isinf(array) | np.isinf(plain) if wanted.kind == "f" else True
+    if not np.all(kept):
+        raise ValueError(f"a value does not fit into {wanted}")
+    return array

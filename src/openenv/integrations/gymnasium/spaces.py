@@ -114,6 +114,8 @@ def _bound(values: Any) -> Any:
 
 def _read_box(schema: Schema, about: Schema) -> Space:
     shape, dtype = _shape(about), np.dtype(about["dtype"])
+    if dtype.kind not in "biuf":
+        raise ValueError(f"an array of {dtype.kind!r} elements holds no numbers")
 
     def bound(told: Any, none: float) -> Any:
         def plain(value: Any) -> Any:
@@ -207,12 +209,24 @@ def _read_tuple(schema: Schema, about: Schema) -> Space:
 def _write_sequence(space: spaces.Sequence) -> tuple[Schema, Schema]:
     child = space_to_schema(space.feature_space)
     if space.stack:  # the elements lie in arrays of their own, whatever they are made of
+        _check_stack(space.feature_space)
         return {}, {"stack": True, "element": child}
     return {"type": "array", "items": child}, {"stack": False, "element": child}
 
 
+def _check_stack(space: Space) -> None:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            _check_stack(part)
+    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+        raise TypeError(f"a stacked Sequence of {type(space).__name__} has no wire form; without stack=True it has one")
+
+
 def _read_sequence(schema: Schema, about: Schema) -> Space:
-    return spaces.Sequence(space_from_schema(about["element"]), stack=bool(about["stack"]))
+    element = space_from_schema(about["element"])
+    if about["stack"]:
+        _check_stack(element)
+    return spaces.Sequence(element, stack=bool(about["stack"]))
 
 
 def _write_graph(space: spaces.Graph) -> tuple[Schema, Schema]:

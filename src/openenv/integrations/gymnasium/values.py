@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from openenv.core.wire.array_values import cast_numbers
+
 __all__ = ["value_from_wire", "value_to_wire"]
 
 _ARRAYS = (spaces.Box, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -132,20 +134,11 @@ def _rows(dtype: Any, shape: tuple[int, ...], value: Any, *, copy: bool) -> Any:
 def _numbers(value: Any, wanted: np.dtype[Any], *, copy: bool) -> Any:
     array = np.array(value) if copy else np.asarray(value)
     if not isinstance(value, np.ndarray | np.generic):
-        array = _converted(array, wanted)
+        if array.size and array.dtype.kind not in "biuf":
+            raise TypeError("it is ragged, or holds more than numbers")
+        array = cast_numbers(value, array, wanted)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"an array of {array.dtype} holds no numbers")
-    return array
-
-
-def _converted(plain: Any, wanted: np.dtype[Any]) -> Any:
-    """Lists as an array of the space's dtype, unless a value would change by it; a float may lose digits."""
-    if plain.size and plain.dtype.kind not in "biuf":
-        raise TypeError("it is ragged, or holds more than numbers")
-    with np.errstate(invalid="ignore", over="ignore"):
-        array = plain.astype(wanted)
-    if wanted.kind != "f" and not (array == plain).all():
-        raise ValueError(f"a number does not fit into {wanted}")
     return array
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import gymnasium
@@ -138,7 +140,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self._require_idle("reset_async")
         seeds = self._seeds(seed)
-        told = dict(options or {})
+        told = copy.deepcopy(dict(options or {}))
         mask = self._mask(told.pop("reset_mask", None))
         unseen = [i for i in range(self.num_envs) if not mask[i] and self._observations[i] is None]
         if unseen:
@@ -161,11 +163,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             TimeoutError: not all have answered; wait again.
         """
         infos: dict[str, Any] = {}
-        for index, (observation, info) in self._collect("reset", timeout).items():
-            self._observations[index] = observation
-            self._ended[index] = False
-            infos = self._add_info(infos, info, index)
-        return self._batched(), infos
+        results = self._collect("reset", timeout)
+        with self._whole():
+            for index, (observation, info) in results.items():
+                self._observations[index] = observation
+                self._ended[index] = False
+                infos = self._add_info(infos, info, index)
+            return self._batched(), infos
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
@@ -192,7 +196,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Apply an action to each sub-environment, at most once.
 
         Args:
-            actions: a batch, an element of ``action_space``.
+            actions: a batch, an element of ``action_space``; it is copied.
 
         Returns:
             Observations, rewards, terminations, truncations and infos.
@@ -213,7 +217,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             AlreadyPendingCallError: another call is pending.
         """
         self._require_idle("step_async")
-        chosen = list(iterate(self.action_space, actions))
+        chosen = copy.deepcopy(list(iterate(self.action_space, actions)))  # the caller may write into its batch now
         if len(chosen) != self.num_envs:
             raise ValueError(f"{len(chosen)} actions were given for {self.num_envs} sub-environments")
         idle = [i for i in range(self.num_envs) if self._observations[i] is None]
@@ -252,14 +256,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rewards = np.zeros(self.num_envs, np.float64)
         terminations, truncations = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
-        for index, (made, final) in self._collect("step", timeout).items():
-            self._observations[index] = made.observation
-            rewards[index], terminations[index], truncations[index] = made.reward, made.terminated, made.truncated
-            if final is not None:
-                infos = self._add_info(infos, {"final_obs": final.observation, "final_info": final.info}, index)
-            infos = self._add_info(infos, made.info, index)
-        self._ended = terminations | truncations
-        return self._batched(), rewards, terminations, truncations, infos
+        results = self._collect("step", timeout)
+        with self._whole():
+            for index, (made, final) in results.items():
+                self._observations[index] = made.observation
+                rewards[index], terminations[index], truncations[index] = made.reward, made.terminated, made.truncated
+                if final is not None:
+                    infos = self._add_info(infos, {"final_obs": final.observation, "final_info": final.info}, index)
+                infos = self._add_info(infos, made.info, index)
+            self._ended = terminations | truncations
+            return self._batched(), rewards, terminations, truncations, infos
 
     # ------------------------------------------------------------------ the rest
 
@@ -332,10 +338,23 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if not (isinstance(error, TimeoutError) and self._pending[1].running):
                 self._pending = None
                 if what != "render":
-                    self._observations = [None] * self.num_envs  # some are a step on, and nobody saw it
+                    self._forget()
             raise
         self._pending = None
         return results
+
+    @contextmanager
+    def _whole(self) -> Generator[None]:
+        """Results of all, or of none: infos of several shapes, for one, make no batch."""
+        try:
+            yield
+        except BaseException:  # an interrupt too
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Let nothing go on from where it stands: some are a step on, and nobody saw it."""
+        self._observations = [None] * self.num_envs
 
     def _require_idle(self, what: str) -> None:
         if self.closed:
