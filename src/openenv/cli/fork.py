@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from openenv.cli._hub import Hub, HubError, SpaceNow, need_hub
+from openenv.cli._hub import Hub, HubError, SpaceNow, known_token, need_hub
+from openenv.cli._parcel import is_secret
 from openenv.cli._says import failed, note, pairs, wrong
 from openenv.cli._space_files import Refusal
 from openenv.cli._swap import Swap, wanted_files
@@ -65,6 +67,9 @@ def fork(
         raise wrong("fork", "--openenv and --dry-run are about the edits that --safe makes")
     reference = _reference(openenv, private) if safe else None
     need_hub("fork")
+    if public := [key for key, value in variables.items() if is_secret(value, [known_token()])]:
+        text = f"everybody can read variables, and {public[0]} looks like a secret: use --set-secret for it"
+        raise wrong("fork", text)
     hub = Hub(tuple(secrets.values()))
     try:
         source = hub.space(source_space)
@@ -110,6 +115,8 @@ class _Reference:
 
 def _reference(given: str | None, private: bool) -> _Reference:
     if given is not None:
+        if "@" in urlsplit(given.removeprefix("git+")).netloc:
+            raise wrong("fork", "--openenv holds credentials, which everybody who sees the copy could read")
         if _REFERENCE.fullmatch(given) is None:
             text = "it takes git+https://host/repository@commit, the URL of a .whl file, or a version as ==0.11.0"
             raise wrong("fork", f"--openenv {given}: {text}")
