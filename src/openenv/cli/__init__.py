@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 __all__ = ["main"]
@@ -23,6 +24,9 @@ def main() -> int:
         return _without_extra(sys.argv[1:], error.name)
     from openenv.cli.app import app
 
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal or a pipe cannot show, or is no text, ends nothing
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="openenv")
     return 0
 

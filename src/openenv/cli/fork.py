@@ -21,7 +21,7 @@ import typer
 
 from openenv.cli._hub import Hub, HubError, SpaceNow, known_token, need_hub
 from openenv.cli._parcel import is_secret
-from openenv.cli._says import failed, note, pairs, wrong
+from openenv.cli._says import failed, note, pairs, printable, wrong
 from openenv.cli._space_files import Refusal
 from openenv.cli._swap import Swap, wanted_files
 from openenv.cli._wheel import WHEEL, git_reference, write_wheel
@@ -78,7 +78,7 @@ def fork(
         if reference is not None:
             swap = _plan(hub, source, reference.shown(hub, repo_id or f"YOU/{source_space.split('/')[1]}"))
             if dry_run:
-                typer.echo(_diff(swap), nl=False)
+                typer.echo(printable(_diff(swap)), nl=False)
                 return
         target = repo_id or f"{hub.user()}/{source_space.split('/')[1]}"
         if hub.space(target) is not None:

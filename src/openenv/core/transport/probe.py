@@ -6,7 +6,6 @@ Nothing of sessions is here. Redirects are followed on the same host only: the h
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 import time
@@ -19,11 +18,12 @@ from openenv.core.session.backoff import Backoff
 from openenv.core.transport.address import Address
 from openenv.core.transport.aio import RETRYABLE_STATUS, may_pass, reason_of
 from openenv.core.transport.http import first_cause, quiet, settings_of
+from openenv.core.wire.json_codec import MalformedFrame, parse_json
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["NotReady", "get_json", "wait_until_ready"]
+__all__ = ["NotReady", "get_json", "read_body", "wait_until_ready"]
 
 logger = logging.getLogger("openenv.client")
 
@@ -31,6 +31,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _MOST_REDIRECTS = 3
 _REQUEST_S = 10.0  # a host that holds a request back while it starts a server is asked again
 _SAY_AGAIN_S = 10.0
+_LARGEST = 16_000_000  # bytes of an answer: schemas of environments are far below
 _BACKOFF = Backoff(first_s=0.5, longest_s=4.0)
 
 
@@ -66,9 +67,23 @@ async def get_json(address: Address, route: str, headers: Mapping[str, str], tim
         async with httpx.AsyncClient(**settings_of(address, headers), timeout=timeout_s) as client:
             try:
                 async with asyncio.timeout(timeout_s):
-                    return _read(await _get(client, address, route), address, route)
+                    return _read(*await _get(client, address, route), address, route)
             except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
                 raise _unanswered(error, address, route) from error
+
+
+async def read_body(response: httpx.Response) -> bytes:
+    """Read an answer, of a server that need not be a good one.
+
+    Raises:
+        MalformedFrame: it does not end where answers of environments have ended.
+    """
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > _LARGEST:
+            raise MalformedFrame(f"the answer is larger than {_LARGEST} bytes")
+    return bytes(body)
 
 
 async def wait_until_ready(
@@ -120,33 +135,41 @@ async def _ask_health(address: Address, headers: Mapping[str, str], timeout_s: f
         raise NotReady(_error(address, "/health", "the server says that it is unhealthy", None), retryable=True)
 
 
-async def _get(client: httpx.AsyncClient, address: Address, route: str) -> httpx.Response:
+async def _get(client: httpx.AsyncClient, address: Address, route: str) -> tuple[int, bytes]:
+    """The status, and the body of an answer with status 200."""
     url = address.http(route)
     home = urlsplit(url)
     for _ in range(_MOST_REDIRECTS + 1):
-        response = await client.get(url)
-        target = response.headers.get("location", "")
-        if response.status_code not in _REDIRECTS or not target:
-            return response
-        url = urljoin(url, target)
-        parts = urlsplit(url)
-        if (parts.scheme, parts.hostname, parts.port) != (home.scheme, home.hostname, home.port):
+        async with client.stream("GET", url) as response:
+            status, target = response.status_code, response.headers.get("location", "")
+            if status not in _REDIRECTS or not target:
+                try:
+                    return status, await read_body(response) if status == 200 else b""
+                except MalformedFrame as error:
+                    raise NotReady(_error(address, route, str(error), status), retryable=False) from error
+        try:
+            url = urljoin(url, target)
+            parts = urlsplit(url)
+            there = parts.scheme, parts.hostname, parts.port
+        except ValueError as error:
+            reason = f"HTTP {status}, it sends to what is no address"
+            raise NotReady(_error(address, route, reason, status), retryable=False) from error
+        if there != (home.scheme, home.hostname, home.port):
             reason = (
-                f"HTTP {response.status_code}, it sends to another host, {parts.hostname}, which is not followed: a "
+                f"HTTP {status}, it sends to another host, {parts.hostname}, which is not followed: a "
                 "private Space does this to who has no token, and a Space that has moved"
             )
-            raise NotReady(_error(address, route, reason, response.status_code), retryable=False)
-    raise NotReady(_error(address, route, "too many redirects", response.status_code), retryable=False)
+            raise NotReady(_error(address, route, reason, status), retryable=False)
+    raise NotReady(_error(address, route, "too many redirects", status), retryable=False)
 
 
-def _read(response: httpx.Response, address: Address, route: str) -> dict[str, Any]:
-    status = response.status_code
+def _read(status: int, body: bytes, address: Address, route: str) -> dict[str, Any]:
     if status != 200:
         refused = _error(address, route, reason_of(Exception(), status), status)
         raise NotReady(refused, retryable=status in RETRYABLE_STATUS)
     try:
-        answer = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        answer = parse_json(body)
+    except MalformedFrame:
         answer = None
     if not isinstance(answer, dict):
         reason = "the answer is no JSON object: it may be the page that a host shows while a server starts"
