@@ -234,8 +234,8 @@ class WebRoutes:
 
         session = await self.visitors.open(idle_timeout_s=self._options.idle_s)
         try:
-            await session.ready()
-            await session.call(work)
+            await self.visitors.bounded(session.ready())
+            await self.visitors.bounded(session.call(work))
         finally:
             session.end(EndReason.CLOSED)
         return said
@@ -253,8 +253,8 @@ class WebRoutes:
         named = self._named(request)
         session = named or await self.visitors.open(idle_timeout_s=self._options.idle_s, evictable=True)
         try:
-            await session.ready()
-            reply = await session.call(self._work(call))
+            await self.visitors.bounded(session.ready())
+            reply = await self.visitors.bounded(session.call(self._work(call)))
         except BaseException:
             if named is None:
                 session.end(EndReason.CLOSED)
@@ -280,7 +280,7 @@ class WebRoutes:
                 action = await runner.on_thread(lambda env: _as_action(env, body.message))
             return await self._work(Call(CallKind.STEP, action))(runner)
 
-        return json_response(await session.call(work))
+        return json_response(await self.visitors.bounded(session.call(work)))
 
     async def state(self, request: Request) -> Response:
         """``GET /web/state``: the state of the caller's session."""
@@ -290,7 +290,7 @@ class WebRoutes:
         session = self._named(request)
         if session is None:
             return json_response(encode({"detail": _NO_SESSION, "code": "SESSION_ERROR"}), status=409)
-        return json_response(await session.call(self._work(Call(CallKind.STATE))))
+        return json_response(await self.visitors.bounded(session.call(self._work(Call(CallKind.STATE)))))
 
     def _work(self, call: Call) -> Work:
         async def work(runner: EnvRunner) -> bytes:
