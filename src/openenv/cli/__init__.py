@@ -24,9 +24,14 @@ def main() -> int:
         return _without_extra(sys.argv[1:], error.name)
     from openenv.cli.app import app
 
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal or a pipe cannot show, or is no text, ends nothing
-            stream.reconfigure(errors="backslashreplace")
+    # What a terminal cannot show is shown by its number, and what was typed and is no text is refused where it is used.
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     app(prog_name="openenv")
     return 0
 
