@@ -381,6 +381,12 @@ def test_what_the_operator_switched_off_stays_off() -> None:
     assert (link.features, link.grace_s) == ({Feature.SEQ}, 5.0)
 
 
+@pytest.mark.parametrize("wrong", [{"sessions": 0}, {"sessions": -1}, {"idle_s": 0.0}, {"idle_s": float("nan")}])
+def test_a_page_that_nobody_could_play_on_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        WebOptions(**wrong)
+
+
 def test_options_of_the_environment() -> None:
     assert WebOptions.from_environ({}) == WebOptions()
     told = {"OPENENV_WEB_SESSIONS": "2", "OPENENV_WEB_IDLE_S": "1.5"}
