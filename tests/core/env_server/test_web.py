@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from openenv.core.env_server import create_app
+from openenv.core.env_server.sessions import EndReason, Session
 from openenv.core.env_server.types import EnvironmentMetadata
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.visitors import WebOptions, visitor_link
@@ -358,6 +359,24 @@ def test_a_visitor_whose_environment_is_being_made_gives_way(
             assert json.loads(trainer.recv())["type"] == "observation"
             assert visit.result(60).status_code != 200
             assert len(env.log.of("reset")) == 1
+
+
+def test_a_session_that_made_way_before_its_first_call_is_not_called_unknown(
+    env: type[CountEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Session.ready
+
+    async def made_and_over(session: Session) -> None:
+        await ready(session)
+        session.end(EndReason.GAVE_WAY)
+
+    monkeypatch.setattr(Session, "ready", made_and_over)
+    with visited(env) as (_, web):
+        answer = web.post("/web/reset")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert "Unknown session_id" not in answer.text
+        env.log.wait_for("close")
+    assert [one["event"] for one in env.log.events] == ["init", "close"]
 
 
 def test_all_visitors_leave_with_the_server(env: type[CountEnv]) -> None:

@@ -35,7 +35,7 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, ResetRequ
 from openenv.core.env_server.visitors import Visitors, WebOptions, visitor_link
 from openenv.core.env_server.web_page import display_description, display_title, reset_schema, split_front_matter
 from openenv.core.env_server.ws_v1 import V1Server
-from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionNotFoundError
+from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionCreationError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import CallKind, WSErrorCode
 
@@ -255,6 +255,10 @@ class WebRoutes:
         try:
             await self.visitors.bounded(session.ready())
             reply = await self.visitors.bounded(session.call(self._work(call)))
+        except SessionNotFoundError:
+            if named is None:  # it was made, and made way before its first call
+                raise SessionCreationError("the session has ended") from None
+            raise
         except BaseException:
             if named is None:
                 session.end(EndReason.CLOSED)
