@@ -147,3 +147,30 @@ def test_pairs() -> None:
     assert pairs_of("seed=3 task='a b' empty=") == {"seed": "3", "task": "a b", "empty": ""}
     assert pairs_of("seed=3 fast") is None
     assert pairs_of("") is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": None},
+        {"properties": [1], "required": 5},
+        {"properties": {"a": 5}, "required": [["a"], None]},
+        {"properties": {"a": {"$ref": 7}}, "$defs": []},
+        {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}},
+        {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/A"}]}}, "$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}]}}},
+        {"properties": {"a": {"anyOf": 5}}},
+        {"properties": {"a": {"type": "string", "pattern": 5, "minLength": None, "maxLength": "x"}}},
+    ],
+)
+def test_a_schema_that_is_none_is_asked_for_as_text(schema: dict[str, Any]) -> None:
+    for field in fields_of(schema):
+        assert field.described()
+        assert field.read("word") == "word"
+    assert constants_of(schema) == {}
+
+
+@pytest.mark.parametrize("bound", [{"minimum": "low"}, {"maximum": None}, {"multipleOf": "x"}, {"multipleOf": 0.1}])
+def test_a_bound_that_is_none_bounds_nothing(bound: dict[str, Any]) -> None:
+    (field,) = fields_of({"properties": {"a": {"type": "number", **bound}}})
+    for text in ("3", "1e400", "-inf"):
+        assert field.read(text) == float(text)

@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets.sync.server
+from websockets.typing import Subprotocol
 
+from openenv.cli._checkup import Checkup, Finding
 from openenv.core.env_server.http_server import create_app
+from openenv.core.transport.address import Address
+from openenv.core.transport.credentials import Credentials
 from openenv.testing import SpaceStub
 from openenv.testing.processes import free_port
 from support.clients import ScriptedServer, count_server
 from support.commands import openenv
 from support.envs import CountAction, CountObservation, fresh_env
+from support.hostile import ENDLESS, hostile
 from support.live import serve
 from support.tool_envs import tool_server
 
@@ -247,6 +253,80 @@ def test_a_server_of_another_kind_is_not_taken_for_one() -> None:
     with ScriptedServer(babble) as other:
         code, found = examined(other.url)
     assert (code, found["dialect"]["verdict"]) == (1, "problem")
+
+
+DEEP = b"[" * 100_000
+LONG = b'{"status": ' + b"9" * 6_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "check", "verdict"),
+    [
+        ({"/health": DEEP}, "http", "problem"),
+        ({"/health": LONG}, "http", "problem"),
+        ({"/health": b"<html>"}, "http", "problem"),
+        ({"/health": ENDLESS}, "http", "problem"),
+        ({"/health": {"status": "x" * 100_000}}, "http", "ok"),
+        ({"/schema": {"action": []}}, "schema", "ok"),
+        ({"/schema": {"action": {"properties": 5}}}, "schema", "ok"),
+        ({"/schema": ENDLESS}, "schema", "note"),
+        ({"/openapi.json": {"paths": None}}, "mode", "note"),
+        ({"/mcp": DEEP}, "mcp", "note"),
+        ({"/mcp": ENDLESS}, "mcp", "note"),
+    ],
+)
+def test_whatever_a_server_answers_is_a_finding(answers: dict[str, Any], check: str, verdict: str) -> None:
+    with hostile(answers) as url:
+        found = looked_at(url)
+    assert found[check].verdict == verdict
+    assert max(len(one.text) for one in found.values()) < 1_100
+
+
+def looked_at(url: str, token: str | None = None) -> dict[str, Finding]:
+    """The findings by their names; in this process, which is what an unexpected error would reach."""
+    checkup = Checkup(Address.parse(url), Credentials(token or False), 60)
+    asyncio.run(checkup.run())
+    assert not checkup.is_usable  # there is no WebSocket
+    assert json.dumps([one.as_json() for one in checkup.findings], allow_nan=False)
+    return {one.check: one for one in checkup.findings}
+
+
+@pytest.mark.parametrize("location", ["http://[bad", "http://x.invalid:99999999/", "http://evil.invalid/"])
+def test_a_server_that_sends_elsewhere_is_not_followed(location: str) -> None:
+    with hostile({}, location) as url:
+        found = looked_at(url, TOKEN)
+    assert "HTTP 302, it sends to" in found["http"].text
+    assert found["websocket"].verdict == "problem"
+
+
+@pytest.mark.parametrize(
+    "welcome",
+    [
+        {"type": "welcome", "data": 5},
+        {"type": "welcome", "data": {"protocol": 1, "features": 7, "epoch": "e"}},
+        {"type": ["welcome"], "data": {"protocol": 1, "features": ["seq"], "epoch": "e", "grace_s": float("inf")}},
+    ],
+)
+def test_whatever_a_server_says_on_the_socket_is_a_finding(welcome: dict[str, Any]) -> None:
+    def greet(connection: Any) -> None:
+        connection.send(json.dumps(welcome))
+        connection.send(json.dumps({"type": "error", "data": {"code": "CAPACITY_REACHED", "max_sessions": "1"}}))
+        for _ in connection:
+            pass
+
+    with websockets.sync.server.serve(greet, "127.0.0.1", 0, subprotocols=[Subprotocol("openenv.v1")]) as other:
+        thread = threading.Thread(target=other.serve_forever, daemon=True)
+        thread.start()
+        found = looked_at(f"http://127.0.0.1:{other.socket.getsockname()[1]}")
+        other.shutdown()
+        thread.join()
+    assert (found["websocket"].verdict, list(found.values())[-1].verdict) == ("ok", "problem")
+
+
+def test_words_of_a_server_do_not_move_a_terminal() -> None:
+    with hostile({"/health": {"status": "\x1b]0;mine\x07\x1b[2J\ud800"}}) as url:
+        done = openenv("doctor", url)
+    assert r"/health: \x1b]0;mine\x07\x1b[2J\ud800" in done.stdout
 
 
 def test_it_reads_well_for_people() -> None:

@@ -185,6 +185,8 @@ def test_a_copy_that_could_not_be_edited_is_told(tmp_path: Path) -> None:
         (("org/game", "-r", "org/game"), 1, "already"),
         (("org/game", "--safe", "--openenv", "latest"), 2, "it takes git+https"),
         (("org/game", "--safe", "--private"), 2, "name one that it can fetch"),
+        (("org/game", "--set-env", f"TOKEN={TOKEN}"), 2, "everybody can read variables, and TOKEN"),
+        (("org/game", "--safe", "--openenv", f"git+https://me:{TOKEN}@x.example/o@main"), 2, "holds credentials"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -219,6 +219,7 @@ def test_the_wheel_holds_every_file_and_its_record_is_right(tmp_path: Path) -> N
         (None, None),
         ({"url": "file:///x", "dir_info": {"editable": True}}, None),
         ({"url": "https://x.example/o", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, True),
+        ({"url": "https://me:pw@x.example/o", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, True),
         ({"url": "ssh://x.example/o", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}, None),
     ],
 )

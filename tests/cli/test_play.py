@@ -90,6 +90,22 @@ def test_a_game_from_a_pipe() -> None:
     assert "reset [seed=3 ...], state, help, quit" in done.stderr
 
 
+def test_a_narrow_terminal_shows_what_it_can_and_obeys_nobody() -> None:
+    lines = [
+        r'{"op": "echo", "arg": "\u65e5\u001b]0;mine\u0007"}',
+        "op=echo arg=\u3041",  # whose bytes are no text there
+        '{"op": ' * 5_000,
+        "op=inc",
+    ]
+    with count_server(plain=False) as server:
+        done = openenv("play", server.url, typed="\n".join(lines), env={"PYTHONIOENCODING": "cp1252"})
+        assert done.returncode == 1
+        assert [one["op"] for one in server.env.log.of("step")] == ["echo", "inc"]
+    assert r"echo: \u65e5\x1b]0;mine\x07" in done.stdout
+    assert "lone surrogate" in done.stderr
+    assert "nested deeper than 200 levels" in done.stderr
+
+
 def test_fields_are_asked_for_until_they_fit() -> None:
     with ServerProcess("sudoku_env.server.app:app") as server:
         typed = "reset size=4 seed=1\n\nx\n0\n1\n2\n\n4\n\n"

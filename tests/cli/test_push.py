@@ -144,6 +144,65 @@ def test_a_secret_in_a_file_stops_everything(hub: HubStub, env: Path, tmp_path: 
     assert set(hub.spaces["me/game_env"].files) == SENT - {"server/app.py"}
 
 
+def test_a_link_takes_nothing_along_that_is_left_out_by_its_own_name(env: Path) -> None:
+    links = {"settings.txt": ".env", "game/config": "../.git/config", "key.txt": "server/tls.key", "loop": "loop"}
+    for name, target in links.items():
+        (env / name).symlink_to(target)
+    (env / "game" / "same.txt").symlink_to("board.txt")
+    parcel = gather(env)
+    assert set(parcel.files) == SENT | {"game/same.txt"}
+    assert parcel.left_out["settings.txt"] == "a link to what is left out: hidden"
+    assert parcel.left_out["key.txt"] == "a link to what is left out: its name is one of secrets"
+    assert set(links) <= set(parcel.left_out)
+
+
+def test_the_repository_around_the_folder_has_its_say(env: Path) -> None:
+    repository = env.parent
+    rules = {".gitignore": "settings.yaml\n/game_env/data/\n", ".git/info/exclude": "*.mine\n"}
+    write(repository, {**rules, "other/.gitignore": "*.py\n"})
+    write(env, {"settings.yaml": "password: x\n", "data/a.csv": "1\n", "a.mine": "x", "game/keep.mine": "x"})
+    (env / "game" / ".gitignore").write_text("cache.bin\n!keep.mine\n")
+    (env / ".git" / "config").unlink()
+    (env / ".git").rmdir()  # so that it is a part of the repository
+    assert set(gather(env).files) == SENT | {"game/keep.mine"}
+    (repository / ".gitignore").write_text("game_env/\nsettings.yaml\n")  # which is about the folder itself
+    assert "Dockerfile" in gather(env).files
+
+
+def test_patterns_of_windows_are_read_and_others_refused(env: Path, tmp_path: Path) -> None:
+    (env / ".gitignore").write_bytes(b"\xef\xbb\xbf*.log\r\nnotes/*\r\n!notes/keep.md\r\n")
+    assert set(gather(env).files) == SENT
+    (tmp_path / "wide.ignore").write_bytes("server\n".encode("utf-16"))
+    done = openenv("push", env, "--dry-run", "--exclude", tmp_path / "wide.ignore")
+    assert (done.returncode, done.stdout, "write it in UTF-8" in done.stderr) == (2, "", True)
+    (env / ".dockerignore").write_text("[z-a]\n")
+    done = openenv("push", env, "--dry-run")
+    assert (done.returncode, done.stdout, "is not understood" in done.stderr) == (2, "", True)
+
+
+def test_secrets_are_found_in_whatever_form(env: Path) -> None:
+    key = "sk-proj-" + "Ab1_" * 10
+    held = {
+        "utf16.txt": f"one\ntwo {TOKEN}\n".encode("utf-16"),
+        "large.txt": b"x" * 4_100_000 + f"\n{key}\n".encode(),
+        "between.txt": b"\n" * 3_999_990 + TOKEN.encode(),
+        "pgp.txt": b"-----BEGIN PGP PRIVATE KEY " + b"BLOCK-----\n",
+        "map.js": b"var key = 'AIza" + b"a" * 35 + b"'",
+        "prose.md": b"task-specific-fine-tuning-of-language-models-2024-and-more, risk-" + b"a1" * 30,
+    }
+    for name, data in held.items():
+        (env / name).write_bytes(data)
+    found = set(gather(env).secrets([TOKEN]))
+    assert found == {"utf16.txt:2", "large.txt:2", "between.txt:3999991", "pgp.txt:1", "map.js:1"}
+
+
+def test_a_variable_that_holds_a_secret_is_refused(hub: HubStub, env: Path, tmp_path: Path) -> None:
+    done = openenv("push", env, "-e", f"HF_TOKEN={TOKEN}", env=signed_in(hub, tmp_path))
+    assert (done.returncode, hub.spaces) == (2, {})
+    assert "everybody can read variables, and HF_TOKEN" in done.stderr
+    assert TOKEN not in done.stderr
+
+
 def test_a_second_push_changes_what_is_there(hub: HubStub, env: Path, tmp_path: Path) -> None:
     old = {"data/a.bin": b"1", "data/b.bin": b"2", "stay.txt": b"3"}
     hub.spaces["team/game"] = StubSpace(dict(old), variables={"LEVEL": "1", "OTHER": "x"})

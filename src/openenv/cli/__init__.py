@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 __all__ = ["main"]
@@ -23,6 +24,14 @@ def main() -> int:
         return _without_extra(sys.argv[1:], error.name)
     from openenv.cli.app import app
 
+    # What a terminal cannot show is shown by its number, and what was typed and is no text is refused where it is used.
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     app(prog_name="openenv")
     return 0
 

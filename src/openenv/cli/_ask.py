@@ -12,9 +12,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from openenv.cli._show import plain
+from openenv.core.wire.json_codec import MalformedFrame, parse_json
 
 __all__ = ["BadValue", "Field", "constants_of", "fields_of", "from_line", "pairs_of"]
 
@@ -114,8 +115,8 @@ class Field:
                     raise BadValue(f"{self.name} is a JSON {kind}, as {example}, not {text!r}")
                 return value
         try:
-            return json.loads(text)  # of a union, or of a schema that says nothing: JSON if it is that, else a text
-        except ValueError:
+            return parse_json(text)  # of a union, or of a schema that says nothing: JSON if it is that, else a text
+        except MalformedFrame:
             return text
 
     def _number(self, text: str, cast: Any, what: str) -> Any:
@@ -126,27 +127,27 @@ class Field:
 
     def _json(self, text: str) -> Any:
         try:
-            return json.loads(text)
-        except ValueError as error:
+            return parse_json(text)
+        except MalformedFrame as error:
             raise BadValue(f"{self.name} is JSON: {error}") from None
 
     def _check(self, value: Any) -> None:
         schema = self.schema
         if isinstance(value, int | float) and not isinstance(value, bool):
             for key, sign, holds in _BOUNDS:
-                if key in schema and not holds(value, schema[key]):
+                if _is_number(schema.get(key)) and not holds(value, schema[key]):
                     raise BadValue(f"{self.name} must be {sign} {schema[key]}, and {plain(value)} is not")
             step = schema.get("multipleOf")
-            if step and not math.isclose(value / step, round(value / step)):
+            if _is_number(step) and step > 0 and not _is_multiple(value, step):
                 raise BadValue(f"{self.name} must be a multiple of {step}, and {plain(value)} is not")
         least, most = ("minLength", "maxLength") if isinstance(value, str) else ("minItems", "maxItems")
         if isinstance(value, str | list):
             unit = "characters" if isinstance(value, str) else "items"
-            if len(value) < schema.get(least, 0):
+            if len(value) < (schema[least] if _is_number(schema.get(least)) else 0):
                 raise BadValue(f"{self.name} must have at least {schema[least]} {unit}, and has {len(value)}")
-            if len(value) > schema.get(most, math.inf):
+            if len(value) > (schema[most] if _is_number(schema.get(most)) else math.inf):
                 raise BadValue(f"{self.name} must have at most {schema[most]} {unit}, and has {len(value)}")
-        if isinstance(value, str) and "pattern" in schema and not _matches(schema["pattern"], value):
+        if isinstance(value, str) and isinstance(schema.get("pattern"), str) and not _matches(schema["pattern"], value):
             raise BadValue(f"{self.name} must match {schema['pattern']}, and {value!r} does not")
 
 
@@ -155,9 +156,9 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
 
     ``metadata``, which every action has, is not asked for, and neither is what can have one value only.
     """
-    required = set(schema.get("required", ()))
+    required = _required(schema)
     found = []
-    for name, given in schema.get("properties", {}).items():
+    for name, given in _mapping(schema.get("properties")).items():
         own, nullable = _resolved(given, schema)
         if "const" in own or (name == "metadata" and name not in required):
             continue
@@ -167,8 +168,8 @@ def fields_of(schema: Mapping[str, Any]) -> list[Field]:
 
 def constants_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that can have one value only, and must be given."""
-    required = set(schema.get("required", ()))
-    resolved = {name: _resolved(given, schema)[0] for name, given in schema.get("properties", {}).items()}
+    required = _required(schema)
+    resolved = {name: _resolved(given, schema)[0] for name, given in _mapping(schema.get("properties")).items()}
     return {name: own["const"] for name, own in resolved.items() if "const" in own and name in required}
 
 
@@ -184,8 +185,8 @@ def from_line(fields: Sequence[Field], line: str) -> dict[str, Any]:
     text = line.strip()
     if text.startswith("{"):
         try:
-            found = json.loads(text)
-        except ValueError as error:
+            found = parse_json(text)
+        except MalformedFrame as error:
             raise BadValue(f"this is no JSON: {error}") from None
         assert isinstance(found, dict)
         return found
@@ -224,22 +225,45 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _resolved(given: Any, root: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+def _required(schema: Mapping[str, Any]) -> set[str]:
+    given = schema.get("required")
+    return {name for name in given if isinstance(name, str)} if isinstance(given, list) else set()
+
+
+def _mapping(given: Any) -> dict[str, Any]:
+    """What a schema has in a place of a mapping; nothing if that is none."""
+    return given if isinstance(given, dict) else {}
+
+
+def _resolved(given: Any, root: Mapping[str, Any], depth: int = 10) -> tuple[Mapping[str, Any], bool]:
     """A field's schema with what it refers to, and whether it may be null."""
-    own: dict[str, Any] = dict(given) if isinstance(given, dict) else {}
+    own: dict[str, Any] = dict(_mapping(given))
     for _ in range(10):  # a reference to a reference, not for ever
         name = str(own.get("$ref", "")).rsplit("/", 1)[-1]
         if not name:
             break
         rest = {key: value for key, value in own.items() if key != "$ref"}
-        own = {**root.get("$defs", root.get("definitions", {})).get(name, {}), **rest}
+        own = {**_mapping(_mapping(root.get("$defs", root.get("definitions"))).get(name)), **rest}
     several = own.get("anyOf") or own.get("oneOf") or []
+    if not isinstance(several, list) or depth == 0:  # one that leads to itself says nothing
+        return own, False
     kept = [one for one in several if isinstance(one, dict) and one.get("type") != "null"]
     nullable = len(kept) < len(several)
     if len(kept) == 1:
-        inner, _ = _resolved(kept[0], root)
+        inner, _ = _resolved(kept[0], root, depth - 1)
         return {**inner, **{key: value for key, value in own.items() if key not in ("anyOf", "oneOf")}}, nullable
     return own, nullable
+
+
+def _is_number(given: Any) -> TypeGuard[float]:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    try:
+        return math.isclose(value / step, round(value / step))
+    except (OverflowError, ValueError):  # infinite, not a number, or too large to tell: the server will
+        return True
 
 
 def _matches(pattern: str, value: str) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import ssl
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -26,14 +27,15 @@ from openenv.core.transport.aio import WebSocketConnector, WebSocketTransport, r
 from openenv.core.transport.base import DialError, TransportClosed
 from openenv.core.transport.credentials import Credentials
 from openenv.core.transport.http import first_cause, quiet, settings_of
-from openenv.core.transport.probe import NotReady, get_json
+from openenv.core.transport.probe import NotReady, get_json, read_body
 from openenv.core.wire.frames import decode, encode
-from openenv.core.wire.json_codec import MalformedFrame
+from openenv.core.wire.json_codec import MalformedFrame, parse_json
 from openenv.core.wire.v1 import SUBPROTOCOL, Open, Welcome
 
 __all__ = ["Checkup", "Finding", "Verdict"]
 
 _PINGS = 20
+_LONGEST_TEXT = 1000
 _CLOSE = b'{"type":"close"}'
 
 
@@ -116,7 +118,7 @@ class Checkup:
         await self._websocket()
 
     def _say(self, check: str, verdict: Verdict, text: str, move: str = "", **data: Any) -> None:
-        finding = Finding(check, verdict, text, move, data)
+        finding = Finding(check, verdict, _clipped(text), move, {key: _told(value) for key, value in data.items()})
         self.findings.append(finding)
         self._told(finding)
 
@@ -221,8 +223,7 @@ class Checkup:
 
     async def _routes(self) -> None:
         try:
-            schema = await self._ask("/schema")
-            fields = sorted(schema.get("action", {}).get("properties", {}))
+            fields = sorted(_fields_named(await self._ask("/schema")))
             self._ok("schema", f"actions have {', '.join(fields) or 'no fields'}", action_fields=fields)
         except NotReady as found:
             if found.error.status in (401, 403):  # only /health is open to everybody
@@ -231,8 +232,10 @@ class Checkup:
             move = "`openenv play` and AutoEnv need it; clients with models of their own do not"
             self._say("schema", Verdict.NOTE, str(found.error), move)
         try:
-            paths = (await self._ask("/openapi.json")).get("paths", {})
+            paths = (await self._ask("/openapi.json")).get("paths")
         except NotReady:
+            paths = None
+        if not isinstance(paths, dict):
             self._say("mode", Verdict.NOTE, "the server lists no routes, so its mode is not known")
         else:
             plays = "/reset" in paths
@@ -250,8 +253,9 @@ class Checkup:
                 async with (
                     asyncio.timeout(self._timeout_s),
                     httpx.AsyncClient(**settings_of(self.address, self._headers), timeout=self._timeout_s) as client,
+                    client.stream("POST", self.address.http("/mcp"), json=body) as response,
                 ):
-                    answer = (await client.post(self.address.http("/mcp"), json=body)).json()
+                    answer = parse_json(await read_body(response))
         except (httpx.HTTPError, OSError, ValueError) as error:
             self._say("mcp", Verdict.NOTE, f"/mcp does not answer: {type(first_cause(error)).__name__}")
             return
@@ -341,10 +345,10 @@ class Checkup:
         with contextlib.suppress(TransportClosed):  # why it was closed may be there to read
             await transport.send(encode(ask, binary=False))
         answer = await _frame(transport)
-        data = answer["data"] if isinstance(answer["data"], dict) else {}
+        data = answer["data"]
         code = data.get("code") if answer["type"] == "error" else None
         if code == "CAPACITY_REACHED":
-            active, most = data.get("active_sessions"), data.get("max_sessions")
+            active, most = (_count(data.get(name)) for name in ("active_sessions", "max_sessions"))
             text = "the server is full" + (f": {active} of {most} sessions are open" if most is not None else "")
             move = "`openenv wait` stands in line; max_concurrent_envs (MAX_CONCURRENT_ENVS) allows more"
             self._say("slot", Verdict.PROBLEM, text, move, took_slot=False, active=active, max=most)
@@ -364,7 +368,29 @@ async def _frame(transport: WebSocketTransport) -> dict[str, Any]:
     found = decode(frame, binary=False)
     if "type" not in found:
         raise MalformedFrame("a frame without a type came")
-    return {"data": {}, **found}
+    return {**found, "data": data if isinstance(data := found.get("data"), dict) else {}}
+
+
+def _fields_named(schema: Mapping[str, Any]) -> list[str]:
+    """The names of an action's fields; none where a schema is none."""
+    action = schema.get("action")
+    found = action.get("properties") if isinstance(action, dict) else None
+    return list(found) if isinstance(found, dict) else []
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
+
+
+def _told(value: Any) -> Any:
+    """A value for programs: a server's own words clipped, its numbers as JSON has them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return _clipped(value) if isinstance(value, str) else value
+
+
+def _count(given: Any) -> int | None:
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
 
 
 def _ms(began: float) -> float:

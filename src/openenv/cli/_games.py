@@ -160,5 +160,5 @@ def _structured(result: Any) -> Any:
 
 
 def _about(schema: Mapping[str, Any]) -> str:
-    about = str(schema.get("description", "")).partition("\n")[0]
+    about = str(schema.get("description") or "").partition("\n")[0]
     return f"  {about}" if about else ""

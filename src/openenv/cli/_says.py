@@ -1,6 +1,7 @@
 """How commands end with one line for the user, and how they take ``KEY=VALUE``.
 
-Messages go to stderr. Values of secrets are in none of them.
+Messages go to stderr. Values of secrets are in none of them. What a server says is text: of what a terminal would obey,
+colours alone get through.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from collections.abc import Sequence
 
 import typer
 
-__all__ = ["failed", "note", "pairs", "wrong"]
+__all__ = ["failed", "note", "pairs", "printable", "wrong"]
 
+_CONTROL = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_PLAIN = "\x1b[0m"
 _KEY = re.compile(r"[A-Za-z_]\w*")
 
 
 def note(text: str) -> None:
     """Tell how it goes."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
+
+
+def printable(text: str) -> str:
+    """A text that moves no cursor and asks nothing of a terminal; colours stay, and end with it."""
+    shown = _CONTROL.sub(lambda found: found[1] or f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    return f"{shown}{_PLAIN}" if "\x1b" in shown else shown
 
 
 def failed(command: str, text: str) -> typer.Exit:

@@ -11,6 +11,7 @@ import json
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import openenv
 from openenv import __version__
@@ -38,7 +39,9 @@ def git_reference() -> str | None:
     source = told.get("vcs_info", {})
     if source.get("vcs") != "git" or not str(told.get("url", "")).startswith("https://"):
         return None
-    return f"git+{told['url']}@{source['commit_id']}"
+    url = urlsplit(told["url"])
+    open_to_all = url._replace(netloc=url.netloc.rpartition("@")[2])  # its credentials are not for others
+    return f"git+{open_to_all.geturl()}@{source['commit_id']}"
 
 
 def write_wheel(folder: Path) -> Path:
@@ -86,7 +89,8 @@ def _sources() -> dict[str, bytes]:
     found = {}
     for package in _PACKAGES:
         for file in sorted((root / package).rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts:
+            inner = file.relative_to(root).parts
+            if file.is_file() and "__pycache__" not in inner and not any(part.startswith(".") for part in inner):
                 found[file.relative_to(root).as_posix()] = file.read_bytes()
     return found
 

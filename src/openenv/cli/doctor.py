@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from openenv.cli._checkup import Checkup, Finding, Verdict
-from openenv.cli._says import note, wrong
+from openenv.cli._says import note, printable, wrong
 from openenv.core.transport.address import Address
 from openenv.core.transport.credentials import Credentials
 
@@ -62,6 +62,6 @@ def _show(finding: Finding) -> None:
     word, style = _MARKS[finding.verdict]
     screen = Console(highlight=False, markup=False, soft_wrap=True)
     screen.print(f"{word:<8}", style=style, end="")
-    screen.print(f"{finding.check:<10} {finding.text}")
+    screen.print(f"{finding.check:<10} {printable(finding.text)}")
     if finding.move:
         screen.print(f"{'':<8}{'':<10} -> {finding.move}")

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from openenv.cli._hub import Hub, HubError, SpaceNow, need_hub
-from openenv.cli._says import failed, note, pairs, wrong
+from openenv.cli._hub import Hub, HubError, SpaceNow, known_token, need_hub
+from openenv.cli._parcel import is_secret
+from openenv.cli._says import failed, note, pairs, printable, wrong
 from openenv.cli._space_files import Refusal
 from openenv.cli._swap import Swap, wanted_files
 from openenv.cli._wheel import WHEEL, git_reference, write_wheel
@@ -65,6 +67,9 @@ def fork(
         raise wrong("fork", "--openenv and --dry-run are about the edits that --safe makes")
     reference = _reference(openenv, private) if safe else None
     need_hub("fork")
+    if public := [key for key, value in variables.items() if is_secret(value, [known_token()])]:
+        text = f"everybody can read variables, and {public[0]} looks like a secret: use --set-secret for it"
+        raise wrong("fork", text)
     hub = Hub(tuple(secrets.values()))
     try:
         source = hub.space(source_space)
@@ -73,7 +78,7 @@ def fork(
         if reference is not None:
             swap = _plan(hub, source, reference.shown(hub, repo_id or f"YOU/{source_space.split('/')[1]}"))
             if dry_run:
-                typer.echo(_diff(swap), nl=False)
+                typer.echo(printable(_diff(swap)), nl=False)
                 return
         target = repo_id or f"{hub.user()}/{source_space.split('/')[1]}"
         if hub.space(target) is not None:
@@ -110,6 +115,8 @@ class _Reference:
 
 def _reference(given: str | None, private: bool) -> _Reference:
     if given is not None:
+        if "@" in urlsplit(given.removeprefix("git+")).netloc:
+            raise wrong("fork", "--openenv holds credentials, which everybody who sees the copy could read")
         if _REFERENCE.fullmatch(given) is None:
             text = "it takes git+https://host/repository@commit, the URL of a .whl file, or a version as ==0.11.0"
             raise wrong("fork", f"--openenv {given}: {text}")

@@ -16,7 +16,7 @@ import typer
 
 from openenv.cli._ask import BadValue, fields_of
 from openenv.cli._games import ActionGame, Game, ToolGame
-from openenv.cli._says import failed, note, wrong
+from openenv.cli._says import failed, note, printable, wrong
 from openenv.core.exceptions import CapacityError, ConnectError, OpenEnvError, SessionLostError
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
@@ -64,7 +64,7 @@ def _find_game(url: str, token: str | None, timeout: float) -> Game:
     schema = _schema(url, token, timeout)
     action = (schema or {}).get("action")
     action = action if isinstance(action, dict) else None
-    if action is not None and ("tool_name" in action.get("properties", {}) or not fields_of(action)):
+    if action is not None and ("tool_name" in (fields := {one.name for one in fields_of(action)}) or not fields):
         game = ToolGame(MCPToolClient(url, **options).sync(), _ask, note)
         try:
             if game.tools():
@@ -105,7 +105,7 @@ async def _is_healthy(address: Address, headers: dict[str, str], limit: float) -
 
 def _begin(game: Game, seed: int | None) -> None:
     try:
-        typer.echo(game.reset("" if seed is None else f"seed={seed}"))
+        typer.echo(printable(game.reset("" if seed is None else f"seed={seed}")))
     except CapacityError as error:
         raise failed("play", f"{error} `openenv wait` stands in line.") from None
     except ConnectError as error:
@@ -123,7 +123,7 @@ def _rounds(game: Game) -> bool:
             line = _ask("> ")
             if line.strip() in _ENDS:
                 return ok
-            typer.echo(game.play(line))
+            typer.echo(printable(game.play(line)))
             continue
         except EOFError:
             return ok

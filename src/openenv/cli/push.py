@@ -17,7 +17,7 @@ import typer
 from openenv.auto._manifest import read_manifest
 from openenv.cli._hub import Hub, HubError, known_token, need_hub
 from openenv.cli._images import build_image, push_image
-from openenv.cli._parcel import Parcel, gather
+from openenv.cli._parcel import Parcel, gather, is_secret
 from openenv.cli._says import failed, note, pairs, wrong
 from openenv.cli._space_files import WEB_VARIABLE, Refusal, SpaceFiles
 
@@ -162,10 +162,12 @@ def _pack(order: _Order) -> Parcel:
         parcel = gather(order.folder, order.exclude)
         changes = SpaceFiles(parcel, order.name, order.port, order.interface, order.base_image).prepare()
         found = parcel.secrets([known_token(), *order.secrets.values()])
-    except (OSError, Refusal) as error:
+    except (OSError, ValueError, Refusal) as error:
         raise wrong("push", str(error)) from None
     for change in changes:
         note(change)
+    if public := [key for key, value in order.variables.items() if is_secret(value, [known_token()])]:
+        raise wrong("push", f"everybody can read variables, and {public[0]} looks like a secret: use --secret for it")
     if found:
         text = f"what looks like a secret stands in {', '.join(found[:5])}{' and others' if found[5:] else ''}"
         raise wrong("push", f"{text}: pass it with --secret and read it from the environment, or --exclude the file")

@@ -60,16 +60,18 @@ def test_five_idle_sessions_and_one_long_step(tmp_path: Path, seconds: float, gr
         assert output.count("not closed: busy") == 1
 
 
-def test_an_http_step_that_never_returns_does_not_keep_the_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "/web"])
+def test_an_http_step_that_never_returns_does_not_keep_the_process(tmp_path: Path, prefix: str) -> None:
     log = tmp_path / "log"
     answers: list[httpx.Response] = []
 
     def step(url: LiveServer) -> None:
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as web:
-            header = {"OpenEnv-Session": web.post("/reset").headers["OpenEnv-Session"]}
-            answers.append(web.post("/step", json={"action": {"op": "sleep", "arg": 3600}}, headers=header))
+            header = {"OpenEnv-Session": web.post(f"{prefix}/reset").headers["OpenEnv-Session"]}
+            answers.append(web.post(f"{prefix}/step", json={"action": {"op": "sleep", "arg": 3600}}, headers=header))
 
-    with serve_process(APP, env={LOG_VARIABLE: str(log), "OPENENV_DRAIN_GRACE_S": "0.5"}) as (url, process):
+    variables = {LOG_VARIABLE: str(log), "OPENENV_DRAIN_GRACE_S": "0.5", "ENABLE_WEB_INTERFACE": "true"}
+    with serve_process(APP, env=variables) as (url, process):
         caller = threading.Thread(target=step, args=(url,))
         caller.start()
         wait_for_log(log, "step", 1)

@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
 from openenv.core.env_server import create_app
+from openenv.core.env_server.sessions import EndReason, Session
 from openenv.core.env_server.types import EnvironmentMetadata
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.env_server.visitors import WebOptions, visitor_link
@@ -360,6 +361,24 @@ def test_a_visitor_whose_environment_is_being_made_gives_way(
             assert len(env.log.of("reset")) == 1
 
 
+def test_a_session_that_made_way_before_its_first_call_is_not_called_unknown(
+    env: type[CountEnv], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = Session.ready
+
+    async def made_and_over(session: Session) -> None:
+        await ready(session)
+        session.end(EndReason.GAVE_WAY)
+
+    monkeypatch.setattr(Session, "ready", made_and_over)
+    with visited(env) as (_, web):
+        answer = web.post("/web/reset")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert "Unknown session_id" not in answer.text
+        env.log.wait_for("close")
+    assert [one["event"] for one in env.log.events] == ["init", "close"]
+
+
 def test_all_visitors_leave_with_the_server(env: type[CountEnv]) -> None:
     with visited(env) as (_, web):
         web.post("/web/reset")
@@ -379,6 +398,12 @@ def test_the_socket_of_the_page_speaks_one_language(env: type[CountEnv]) -> None
 def test_what_the_operator_switched_off_stays_off() -> None:
     link = visitor_link(V1Options(features=frozenset(), grace_s=5.0), WebOptions())
     assert (link.features, link.grace_s) == ({Feature.SEQ}, 5.0)
+
+
+@pytest.mark.parametrize("wrong", [{"sessions": 0}, {"sessions": -1}, {"idle_s": 0.0}, {"idle_s": float("nan")}])
+def test_a_page_that_nobody_could_play_on_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        WebOptions(**wrong)
 
 
 def test_options_of_the_environment() -> None:

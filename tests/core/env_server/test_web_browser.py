@@ -425,6 +425,8 @@ class ManyAction(Action):
     flag: bool = False
     level: float = Field(ge=0, lt=1, default=0.5)
     maybe: int | None = None
+    side: Literal["x", "y"] | None = None
+    must: int | None
     points: list[list[int]] = Field(default_factory=list)
     options: dict[str, Any]
 
@@ -483,6 +485,8 @@ def test_every_kind_of_field(visit: Open, many: type[ManyEnv]) -> None:
         page.locator("#action-in-many").select_option(label="elsewhere")
         page.get_by_text("b", exact=True).click()
         page.get_by_text("yes", exact=True).click()
+        page.locator("label[for=action-in-side-1]").click()
+        page.locator("label[for=action-in-side-0]").click()  # none of them after all
         page.locator("#action-in-level").fill("0.25")
         page.locator("#action-in-points").fill("[[1, 2], [3, 4]]")
         page.locator("#action-in-options").fill('{"x": [1, 2]}')
@@ -497,6 +501,8 @@ def test_every_kind_of_field(visit: Open, many: type[ManyEnv]) -> None:
                 "flag": True,
                 "level": 0.25,
                 "maybe": None,
+                "side": None,
+                "must": None,
                 "points": [[1, 2], [3, 4]],
                 "options": {"x": [1, 2]},
             }
@@ -512,6 +518,28 @@ def test_every_kind_of_field(visit: Open, many: type[ManyEnv]) -> None:
         expect(page.locator("#reward-last")).to_have_text("-∞")
         page.locator("#state-refresh").click()
         expect(page.locator("#state")).to_contain_text('"step_count": 3')
+
+
+def test_no_number_is_changed_on_the_way(visit: Open, many: type[ManyEnv]) -> None:
+    large, negative = 2**63 - 1, -(2**64) - 1
+    many.shown = {"ids": [large, negative], "lone": large, "table": [[large, 1], [2, 3]]}
+    with served(many, ManyAction, ManyObservation) as live:
+        page = visit(live)
+        parameters(page, seed=large)
+        begin(page)
+        assert many.seen == [{"reset": {}, "seed": large}]
+        for shown in ("View", "JSON"):
+            page.get_by_text(shown, exact=True).click()
+            for number in (large, negative):
+                expect(page.locator("#observation")).to_contain_text(str(number))
+        page.locator("#action-in-name").fill("it")
+        page.locator("#action-in-many").select_option(label="up")
+        page.locator("#action-in-must").fill(str(large))
+        page.locator("#action-in-options").fill(f'{{"a": [{negative}, NaN, -Infinity, 1.5]}}')
+        page.locator("#step").click()
+        expect(page.locator("#step-count")).to_have_text("1")
+        assert many.seen[1]["must"] == large
+        assert repr(many.seen[1]["options"]) == f"{{'a': [{negative}, nan, -inf, 1.5]}}"
 
 
 def test_text_of_an_environment_is_never_html(visit: Open, many: type[ManyEnv]) -> None:

@@ -185,7 +185,7 @@ class WebInterfaceManager:
 
     async def _open(self) -> _Visit:
         session = await self._sessions.open(idle_timeout_s=self._idle_timeout_s)
-        await session.ready()
+        await self._sessions.bounded(session.ready())
         who = _visitor()
         visit = self._visits[who] = _Visit(session)
         session.ending.add_done_callback(lambda _: self._visits[who] is visit and self._visits.pop(who))
@@ -211,7 +211,7 @@ class WebInterfaceManager:
             return b""
 
         request: Work = work
-        await visit.session.call(request)
+        await self._sessions.bounded(visit.session.call(request))
         return told
 
 

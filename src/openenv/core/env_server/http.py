@@ -35,7 +35,7 @@ from openenv.core.env_server.types import (
 )
 from openenv.core.exceptions import SessionNotFoundError
 from openenv.core.wire.json_codec import dump_model, encode
-from openenv.core.wire.messages import CallKind, WSErrorCode
+from openenv.core.wire.messages import CallKind
 
 if TYPE_CHECKING:
     from openenv.core.env_server.http_server import HTTPEnvServer
@@ -189,13 +189,7 @@ class HTTPRoutes:
         Raises:
             CallError: the server stops and the call has not returned.
         """
-        task = asyncio.ensure_future(waiting)
-        try:
-            if await self._sessions.or_drained(task):
-                return task.result()
-        finally:
-            task.cancel()
-        raise CallError(WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None)
+        return await self._sessions.bounded(waiting)
 
     # ------------------------------------------------------------ the server
 

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
+from openenv.core.env_server.calls import CallError
 from openenv.core.env_server.session import EndReason, Session, Setup
 from openenv.core.env_server.types import ServerCapacityStatus
 from openenv.core.env_server.waiting import Place, WaitingLine
 from openenv.core.exceptions import SessionCapacityError, SessionCreationError, SessionNotFoundError
+from openenv.core.wire.messages import WSErrorCode
 
 __all__ = ["EndReason", "Session", "SessionManager", "Setup"]
 
 logger = logging.getLogger("openenv.server")
+
+T = TypeVar("T")
 
 EVICT_AFTER_S = 5.0
 """A session that lost its socket, or is evictable and idle, for this long makes room for a newcomer at a full
@@ -231,6 +235,20 @@ class SessionManager:
         else:
             await asyncio.wait([waiting, self._over], return_when=asyncio.FIRST_COMPLETED)
         return waiting.done()
+
+    async def bounded(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Wait for something of a session, but not longer than a draining server waits for it.
+
+        Raises:
+            CallError: the server stops and the call has not returned.
+        """
+        task = asyncio.ensure_future(waiting)
+        try:
+            if await self.or_drained(task):
+                return task.result()
+        finally:
+            task.cancel()
+        raise CallError(WSErrorCode.SESSION_ERROR, "The server stops; the call has not returned", applied=None)
 
     async def _end_all(self) -> None:
         sessions = list(self._sessions.values())

@@ -27,10 +27,19 @@ class WebOptions:
     Attributes:
         sessions: most visitors with a session at any moment.
         idle_s: seconds of silence after which a visitor's session ends.
+
+    Raises:
+        ValueError: one of them is below 1, or no number above 0.
     """
 
     sessions: int = 4
     idle_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.sessions < 1:
+            raise ValueError(f"sessions must be at least 1, not {self.sessions}; without web= there is no page")
+        if not self.idle_s > 0:  # nor NaN
+            raise ValueError(f"idle_s must be a number of seconds above 0, not {self.idle_s}")
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> Self:

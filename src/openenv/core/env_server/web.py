@@ -35,7 +35,7 @@ from openenv.core.env_server.types import Action, EnvironmentMetadata, ResetRequ
 from openenv.core.env_server.visitors import Visitors, WebOptions, visitor_link
 from openenv.core.env_server.web_page import display_description, display_title, reset_schema, split_front_matter
 from openenv.core.env_server.ws_v1 import V1Server
-from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionNotFoundError
+from openenv.core.exceptions import OpenEnvError, SessionCapacityError, SessionCreationError, SessionNotFoundError
 from openenv.core.wire.json_codec import encode
 from openenv.core.wire.messages import CallKind, WSErrorCode
 
@@ -234,8 +234,8 @@ class WebRoutes:
 
         session = await self.visitors.open(idle_timeout_s=self._options.idle_s)
         try:
-            await session.ready()
-            await session.call(work)
+            await self.visitors.bounded(session.ready())
+            await self.visitors.bounded(session.call(work))
         finally:
             session.end(EndReason.CLOSED)
         return said
@@ -253,8 +253,12 @@ class WebRoutes:
         named = self._named(request)
         session = named or await self.visitors.open(idle_timeout_s=self._options.idle_s, evictable=True)
         try:
-            await session.ready()
-            reply = await session.call(self._work(call))
+            await self.visitors.bounded(session.ready())
+            reply = await self.visitors.bounded(session.call(self._work(call)))
+        except SessionNotFoundError:
+            if named is None:  # it was made, and made way before its first call
+                raise SessionCreationError("the session has ended") from None
+            raise
         except BaseException:  # raised on; nobody was told of a session that was opened for this request
             if named is None:
                 session.end(EndReason.CLOSED)
@@ -280,7 +284,7 @@ class WebRoutes:
                 action = await runner.on_thread(lambda env: _as_action(env, body.message))
             return await self._work(Call(CallKind.STEP, action))(runner)
 
-        return json_response(await session.call(work))
+        return json_response(await self.visitors.bounded(session.call(work)))
 
     async def state(self, request: Request) -> Response:
         """``GET /web/state``: the state of the caller's session."""
@@ -290,7 +294,7 @@ class WebRoutes:
         session = self._named(request)
         if session is None:
             return _no_session()
-        return json_response(await session.call(self._work(Call(CallKind.STATE))))
+        return json_response(await self.visitors.bounded(session.call(self._work(Call(CallKind.STATE)))))
 
     def _work(self, call: Call) -> Work:
         async def work(runner: EnvRunner) -> bytes:

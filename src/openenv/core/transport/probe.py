@@ -23,7 +23,7 @@ from openenv.core.wire.json_codec import MalformedFrame, parse_json
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["NotReady", "get_json", "wait_until_ready"]
+__all__ = ["NotReady", "get_json", "read_body", "wait_until_ready"]
 
 logger = logging.getLogger("openenv.client")
 
@@ -71,6 +71,20 @@ async def get_json(address: Address, route: str, headers: Mapping[str, str], tim
                     return _read(*await _get(client, address, route), address, route)
             except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
                 raise _unanswered(error, address, route) from error
+
+
+async def read_body(response: httpx.Response) -> bytes:
+    """Read an answer, of a server that need not be a good one.
+
+    Raises:
+        MalformedFrame: it does not end where answers of environments have ended.
+    """
+    body = bytearray()
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            raise MalformedFrame(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
 
 
 async def wait_until_ready(
@@ -123,19 +137,23 @@ async def _ask_health(address: Address, headers: Mapping[str, str], timeout_s: f
 
 
 async def _get(client: httpx.AsyncClient, address: Address, route: str) -> tuple[int, bytes]:
-    """Status and body of the answer that does not redirect."""
+    """The status, and the body of an answer with status 200."""
     url = address.http(route)
     home = _host(url)
     for _ in range(_MOST_REDIRECTS + 1):
         async with client.stream("GET", url) as response:
             status, target = response.status_code, response.headers.get("location", "")
             if status not in _REDIRECTS or not target:
-                return status, await _body(response, address, route) if status == 200 else b""
+                try:
+                    return status, await read_body(response) if status == 200 else b""
+                except MalformedFrame as error:
+                    raise NotReady(_error(address, route, str(error), status), retryable=False) from error
         try:
             url = urljoin(url, target)
             away = _host(url)
-        except ValueError:  # it is no address
-            away = ("", None, None)
+        except ValueError as error:
+            reason = f"HTTP {status}, it sends to what is no address, and is not followed"
+            raise NotReady(_error(address, route, reason, status), retryable=False) from error
         if away != home:
             reason = (
                 f"HTTP {status}, it sends to another host, {away[1]}, which is not followed: a private Space does this "
@@ -148,16 +166,6 @@ async def _get(client: httpx.AsyncClient, address: Address, route: str) -> tuple
 def _host(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
-
-
-async def _body(response: httpx.Response, address: Address, route: str) -> bytes:
-    body = bytearray()
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            reason = f"the answer has more than {MAX_ANSWER_BYTES} bytes"
-            raise NotReady(_error(address, route, reason, 200), retryable=False)
-    return bytes(body)
 
 
 def _read(status: int, body: bytes, address: Address, route: str) -> dict[str, Any]:

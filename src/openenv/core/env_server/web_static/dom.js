@@ -24,7 +24,7 @@ export function shown(number) {
 
 /** JSON with NaN and the infinities, indented; short arrays of plain values stay on one line. */
 export function pretty(value, indent = "") {
-  if (typeof value === "number") return String(value);
+  if (typeof value === "number" || typeof value === "bigint") return String(value);
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";
   const list = Array.isArray(value);
   const entries = list ? value.map((one) => ["", one]) : Object.entries(value);
@@ -39,6 +39,7 @@ export function pretty(value, indent = "") {
 /** JSON on one line, as short as a list row needs it. */
 export function compact(value) {
   if (typeof value === "number") return shown(value);
+  if (typeof value === "bigint") return String(value);
   if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "";
   if (Array.isArray(value)) return `[${value.map(compact).join(", ")}]`;
   return Object.entries(value).map(([key, one]) => `${key} ${compact(one)}`).join(" · ");

@@ -63,8 +63,16 @@ export class Episode {
     byId("observation-of").replaceChildren(note, ...(last ? [] : [" · ", el("button", { class: "link", type: "button", onclick: () => this.look(this.entries.length - 1) }, "back to the latest")]));
     const json = document.querySelector("input[name=shown]:checked").value === "json";
     const { observation } = entry;
-    const parts = json ? [el("pre", { class: "json" }, pretty(observation))]
-      : entry.kind === "tool" && observation && ("result" in observation || observation.error) ? toolView(observation) : view(observation);
-    byId("observation").replaceChildren(...parts);
+    const plain = () => [el("pre", { class: "json" }, pretty(observation))];
+    byId("observation").replaceChildren(...(json ? plain() : this.#drawn(entry) ?? plain()));
+  }
+
+  /** What an observation looks like; null for one of no shape that is known: the call that it answers went well all the same. */
+  #drawn({ kind, observation }) {
+    try {
+      return kind === "tool" && observation && ("result" in observation || observation.error) ? toolView(observation) : view(observation);
+    } catch {
+      return null;
+    }
   }
 }

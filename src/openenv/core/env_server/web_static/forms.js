@@ -1,7 +1,7 @@
 // From a JSON Schema to a form, and from the form to a value. What no field fits is asked for as JSON.
 
 import { el } from "./dom.js";
-import { parse } from "./link.js";
+import { parse, whole, write } from "./link.js";
 
 const LONG_NAMES = /(message|text|code|prompt|content|query|answer|body|script|sql)$/i;
 
@@ -49,7 +49,7 @@ function hintOf(schema, kind) {
   return "";
 }
 
-const asText = (value) => (value === undefined || value === null ? "" : typeof value === "object" ? JSON.stringify(value) : String(value));
+const asText = (value) => (value === undefined || value === null ? "" : typeof value === "object" ? write(value) : String(value));
 
 /** One field: its element, how to read it, and how to say what is wrong with it. */
 class Field {
@@ -58,6 +58,7 @@ class Field {
     this.name = name;
     this.schema = schema;
     this.required = required;
+    this.nullable = nullable;
     this.optional = !required || nullable;
     this.kind = kindOf(schema, name);
     this.small = this.kind === "number";
@@ -83,7 +84,7 @@ class Field {
     const common = { id, name, "aria-describedby": described, required: !this.optional, autocomplete: "off" };
     const choices = choicesOf(schema);
     if (choices && choices.length <= 5 && choices.every((one) => String(one).length <= 12)) {
-      const all = this.optional && start === undefined ? [undefined, ...choices] : choices;
+      const all = this.optional && (start === undefined || start === null) ? [undefined, ...choices] : choices;
       this.radios = all.map((one, at) => el("input", {
         type: "radio", name: id, id: `${id}-${at}`, value: at, required: !this.optional,
         checked: start === undefined || start === null ? (this.optional && at === 0 && one === undefined) : one === start,
@@ -102,8 +103,8 @@ class Field {
       const whole = schema.type === "integer";
       const input = el("input", {
         ...common, type: "number", inputmode: whole ? "numeric" : "decimal", step: schema.multipleOf ?? (whole ? 1 : "any"),
-        min: schema.minimum ?? (whole && schema.exclusiveMinimum !== undefined ? schema.exclusiveMinimum + 1 : null),
-        max: schema.maximum ?? (whole && schema.exclusiveMaximum !== undefined ? schema.exclusiveMaximum - 1 : null),
+        min: schema.minimum ?? (whole && schema.exclusiveMinimum !== undefined ? Number(schema.exclusiveMinimum) + 1 : null),
+        max: schema.maximum ?? (whole && schema.exclusiveMaximum !== undefined ? Number(schema.exclusiveMaximum) - 1 : null),
         placeholder: this.optional && (start === undefined || start === null) ? "any" : null,
       });
       input.defaultValue = asText(start);
@@ -120,7 +121,7 @@ class Field {
     const area = el("textarea", { ...common, rows: this.kind === "long" ? 3 : 2, spellcheck: "false",
       class: this.kind === "json" ? "code" : null,
       placeholder: this.kind === "json" ? (schema.type === "array" ? "[ ]" : schema.type === "object" ? "{ }" : "null") : null });
-    area.defaultValue = this.kind === "json" && start !== undefined && start !== null ? JSON.stringify(start) : asText(start);
+    area.defaultValue = this.kind === "json" && start !== undefined && start !== null ? write(start) : asText(start);
     return area;
   }
 
@@ -142,7 +143,7 @@ class Field {
     if (this.values) return this.values[Number(text)];
     if (this.kind === "number") {
       if (!this.input.validity.valid) throw new Error(this.input.validationMessage);
-      const number = Number(text);
+      const number = schema.type === "integer" ? whole(text) : Number(text);
       if (schema.exclusiveMinimum !== undefined && number <= schema.exclusiveMinimum) throw new Error(`More than ${schema.exclusiveMinimum}.`);
       if (schema.exclusiveMaximum !== undefined && number >= schema.exclusiveMaximum) throw new Error(`Less than ${schema.exclusiveMaximum}.`);
       return number;
@@ -215,6 +216,7 @@ export class SchemaForm {
       try {
         const entered = field.read();
         if (field === this.more) Object.assign(value, entered);
+        else if (entered === undefined && field.required && field.nullable) value[field.name] = null;
         else if (entered !== undefined && !(field.name === "metadata" && Object.keys(entered).length === 0)) value[field.name] = entered;
       } catch (error) {
         problem = error.message;

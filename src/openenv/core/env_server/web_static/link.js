@@ -33,15 +33,34 @@ export class CallFailed extends Error {
 
 const NOT_FINITE = { NaN, Infinity, "-Infinity": -Infinity };
 
-/** JSON as Python reads and writes it: with the tokens NaN, Infinity and -Infinity. */
+/** A whole number that a float would round stays what it is, where the browser tells its digits. */
+const exact = (value, digits) => (Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(digits ?? "") ? BigInt(digits) : value);
+
+/** JSON as Python reads and writes it: with the tokens NaN, Infinity and -Infinity, and integers of any size. */
 export function parse(text) {
   try {
-    return JSON.parse(text);
+    return /\d{16}/.test(text) ? JSON.parse(text, (_, value, context) => exact(value, context?.source)) : JSON.parse(text);
   } catch {
     const marked = text.replace(/"(?:[^"\\]|\\.)*"|-?Infinity|NaN/g, (found) =>
       found in NOT_FINITE ? `{"$float":"${found}"}` : found);
-    return JSON.parse(marked, (_, value) => value?.$float in NOT_FINITE ? NOT_FINITE[value.$float] : value);
+    return JSON.parse(marked, (_, value, context) => (value?.$float in NOT_FINITE ? NOT_FINITE[value.$float] : exact(value, context?.source)));
   }
+}
+
+/** The same, written. */
+export function write(value) {
+  const text = JSON.stringify(value, (_, one) => {
+    if (typeof one === "bigint") return JSON.rawJSON(String(one));
+    return typeof one === "number" && !Number.isFinite(one) ? { $float: String(one) } : one;
+  });
+  return text.replace(/\{"\$float":"(NaN|-?Infinity)"\}/g, "$1");
+}
+
+/** The whole number that digits stand for. Throws if it could only be sent rounded. */
+export function whole(digits) {
+  const number = exact(Number(digits), JSON.rawJSON && digits);
+  if (typeof number === "number" && !Number.isSafeInteger(number)) throw new Error(`At most ${Number.MAX_SAFE_INTEGER}: this browser rounds what is larger.`);
+  return number;
 }
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -182,7 +201,7 @@ export class Link {
     while (this.#alive && !this.#socket) await new Promise((done) => this.#up.push(done));
     if (!this.#alive) throw new SessionLost("gone");
     const seq = this.#seq + 1;
-    const text = JSON.stringify({ type: kind, seq, ...(data === undefined ? {} : { data }) });
+    const text = write({ type: kind, seq, ...(data === undefined ? {} : { data }) });
     const size = new TextEncoder().encode(text).length;
     if (size > this.#limit) throw new RangeError(`This request has ${size} bytes; the server reads ${this.#limit}.`); // E10
     const sent = { seq, kind, text };
