@@ -166,7 +166,7 @@ class ImageSpec:
 
     Attributes:
         encoding: ``"png"`` keeps every pixel, ``"jpeg"`` is smaller and does not; None sends the array as it is.
-        shape: as for `ArraySpec`; None for any. An encoded image of one channel comes back as ``[height, width]``,
+        shape: as for `ArraySpec`; None for any. Encoded, an image of one channel comes back as ``[height, width]``,
             unless the shape has three lengths.
         quality: of JPEG, 1 to 95.
     """
