@@ -158,7 +158,7 @@ demo: $(STAMP)
 # The wheel is built from the source distribution, so what that lacks is missed here.
 dist: $(STAMP)
 	@rm -f $(DIST)/openenv-*
-	@$(BIN)/uv build --quiet --out-dir $(DIST) .
+	@$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	@ls $(DIST)/openenv-*
 
 # The site's tools read the sources and import nothing of them, so the package itself is not installed with them.

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -66,7 +66,8 @@ class Served:
         self._lines: Queue[str | None] = Queue()
         assert process.stdout is not None
         self.url = process.stdout.readline().strip()
-        Thread(target=self._read, daemon=True).start()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -80,6 +81,10 @@ class Served:
 
     def client(self, url: str = "", **options: object) -> GenericEnvClient:
         return GenericEnvClient(url or self.url, **options)  # type: ignore[arg-type]
+
+    def read_out(self) -> None:
+        """Wait until nothing is read any more, before the pipes are closed."""
+        self._reader.join(60)
 
     def until(self, words: str) -> list[str]:
         """What it says on stderr up to a line with these words, which is waited for."""
@@ -110,11 +115,13 @@ def served(*arguments: str, cwd: Path, **environ: str) -> Iterator[Served]:
         start_new_session=True,
     )
     with process:
+        running = Served(process)
         try:
-            yield Served(process)
+            yield running
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a reloader's child would keep the pipes open
+            running.read_out()
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,14 +20,11 @@ from openenv.testing.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "authoring.md").read_text()
-UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+PIP = f"{sys.executable if importlib.util.find_spec('pip') else 'python3'} -m pip"
 TEMPLATES = ("typed", "mcp", "gymnasium")
 ENVIRONMENT = Path("my_game_env") / "server" / "my_game_environment.py"
 
-pytestmark = [
-    pytest.mark.timeout(500),
-    pytest.mark.skipif(UV is None, reason="there is no uv: pip install uv"),
-]
+pytestmark = pytest.mark.timeout(500)
 
 
 def commands(part: str) -> list[str]:
@@ -92,11 +89,12 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shell = Shell(folder / "venv", folder)
     (install,) = commands("install")
     assert install == 'pip install ".[cli]"', "the wheel stands in for the checkout"
-    shell.run(f"{UV} build --quiet --wheel --out-dir {folder} {ROOT}")
+    shell.run(f"{PIP} wheel --quiet --no-deps --wheel-dir {folder} {ROOT}")
     (wheel,) = folder.glob("openenv-*.whl")
-    shell.run(f"{UV} venv --quiet --seed --python {sys.executable} venv")
+    shell.run(f"{sys.executable} -m venv --without-pip venv")
     python = folder / "venv" / "bin" / "python"
-    shell.run(f"{UV} pip install --quiet --python {python} '{wheel}[cli,mcp]' 'gymnasium>=1.1' 'pytest>=8' 'hatchling'")
+    wanted = f"pip '{wheel}[cli,mcp]' 'gymnasium>=1.1' 'pytest>=8' 'hatchling'"
+    shell.run(f"{PIP} --python {python} install --quiet {wanted}")
     return folder / "venv"
 
 
@@ -149,9 +147,9 @@ def test_the_image_installs_the_wheel_beside_it_and_listens_at_port(venv: Path, 
     (what,) = re.findall(r'ARG OPENENV="(.*)"', docker)
     shell.folder = tmp_path / "my_game_env"
     image = shell.folder / "image"
-    shell.run(f"{UV} venv --quiet --python {sys.executable} image")
-    shell.run(f"{UV} pip install --quiet --python image/bin/python '{what}'")
-    shell.run(f"{UV} pip install --quiet --python image/bin/python .")
+    shell.run(f"{sys.executable} -m venv --without-pip image")
+    for package in (what, "."):
+        shell.run(f"{PIP} --python image/bin/python install --quiet '{package}'")
     code = "import openenv, my_game_env.server.app as a; print(openenv.__file__, a.app.state.openenv_server.env_name)"
     (shell.folder / "elsewhere").mkdir()
     shell.folder = shell.folder / "elsewhere"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LETTERS = ROOT / "tests" / "interop" / "shared" / "letters_env"
-UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+PIP = (sys.executable if importlib.util.find_spec("pip") else "python3", "-m", "pip")
 
 PACKAGE = """
 [build-system]
@@ -47,7 +48,6 @@ print(json.dumps({**told, "version": version("openenv"), "file": openenv.__file_
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(UV is None, reason="there is no uv: pip install uv"),
     pytest.mark.skipif(shutil.which("make") is None, reason="there is no make"),
 ]
 
@@ -89,15 +89,14 @@ def test_the_wheel_is_whole(dist: Path) -> None:
 
 
 def test_ours_stays_when_a_package_asks_for_upstreams_and_the_environment_runs(dist: Path, tmp_path: Path) -> None:
-    assert UV is not None
     package = tmp_path / "package"
     shutil.copytree(LETTERS, package / "letters_env", ignore=shutil.ignore_patterns("__pycache__"))
     (package / "pyproject.toml").write_text(PACKAGE)
     python = tmp_path / "fresh" / "bin" / "python"
     (wheel,) = dist.glob("openenv-*.whl")
-    run(UV, "venv", "--quiet", "--python", sys.executable, str(tmp_path / "fresh"), cwd=tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "fresh"), cwd=tmp_path)
     for what in (wheel, package):
-        run(UV, "pip", "install", "--quiet", "--python", str(python), str(what), cwd=tmp_path)
+        run(*PIP, "--python", str(python), "install", "--quiet", str(what), cwd=tmp_path)
     told = json.loads(run(str(python), "-W", "error", "-c", PROGRAM, cwd=tmp_path))
     assert told["version"] == wheel.name.split("-")[1]
     assert Path(told["file"]).is_relative_to(tmp_path / "fresh")

@@ -42,11 +42,13 @@ class NotReady(Exception):
     Attributes:
         error: why, for the caller.
         retryable: whether the same question may be answered later.
+        late: there was no answer in time.
     """
 
-    def __init__(self, error: ConnectError, *, retryable: bool) -> None:
+    def __init__(self, error: ConnectError, *, retryable: bool, late: bool = False) -> None:
         self.error = error
         self.retryable = retryable
+        self.late = late
         super().__init__(str(error))
 
 
@@ -105,6 +107,7 @@ async def wait_until_ready(
     """
     began = time.monotonic()
     attempt, said, told = 0, "", began
+    answered: ConnectError | None = None
     while True:
         left = None if timeout_s is None else timeout_s - (time.monotonic() - began)
         try:
@@ -113,11 +116,13 @@ async def wait_until_ready(
         except NotReady as found:
             if not found.retryable:
                 raise found.error from found.error.__cause__
+            if answered is None or not found.late:  # the last question is asked in whatever time is left
+                answered = found.error
             attempt += 1
             pause = backoff.delay(attempt)
             left = None if timeout_s is None else timeout_s - (time.monotonic() - began)
             if left is not None and left <= 0:
-                raise _too_late(address, timeout_s, found.error) from found.error.__cause__
+                raise _too_late(address, timeout_s, answered) from answered.__cause__
             why, now = found.error.args[0], time.monotonic()
             if why != said or now - told >= _SAY_AGAIN_S:
                 limit = "" if timeout_s is None else f" of at most {timeout_s:g}"
@@ -194,7 +199,7 @@ def _unanswered(error: Exception, address: Address, route: str) -> NotReady:
     reason = "no answer in time" if late else reason_of(cause, None)
     failure = _error(address, route, reason, None)
     failure.__cause__ = error
-    return NotReady(failure, retryable=retryable)
+    return NotReady(failure, retryable=retryable, late=late)
 
 
 def _place(address: Address) -> str:
