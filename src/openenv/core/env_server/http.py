@@ -111,6 +111,8 @@ class HTTPRoutes:
             if named is None:
                 session.end(EndReason.CLOSED)
             raise
+        if named is None and not self._server.strict_http:  # there, every client has to know of the header
+            session.claimed = False  # from now on: until it is answered, this request itself is in need of it
         return json_response(reply, headers={SESSION_HEADER: session.id})
 
     async def step(self, request: Request) -> Response:
@@ -164,7 +166,6 @@ class HTTPRoutes:
     async def _open(self) -> Session:
         limit = min(HTTP_IDLE_S, self._server.concurrency_config.session_timeout or HTTP_IDLE_S)
         session = await self._sessions.open(idle_timeout_s=limit, evictable=True)
-        session.claimed = self._server.strict_http  # there, every client has to know of the header
         await self.bounded(session.ready())
         return session
 
