@@ -1,14 +1,17 @@
-"""What `create_app` is given, looked at before the first client comes: only what can never work is refused."""
+"""What `create_app` is given, looked at before the first client comes: only what can never work is refused, and what
+can be known without calling the factory is read."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+import typing
 from typing import Any
 
 from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, Observation, State
+from openenv.core.env_server.types import Action, ConcurrencyConfig, Observation, ServerMode, State
 
-__all__ = ["require_factory", "require_models"]
+__all__ = ["class_of", "concurrency_of", "mode_of", "name_of", "require_factory", "require_models"]
 
 
 def require_factory(env: object) -> None:
@@ -55,6 +58,58 @@ def require_models(action_cls: object, observation_cls: object) -> None:
                 f"create_app() needs the {what} class, a subclass of {base}, not {_shown(given)}. "
                 "The order is create_app(environment, action, observation)."
             )
+
+
+def concurrency_of(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> ConcurrencyConfig:
+    """The capacity, given in one of two ways; a single environment by default.
+
+    Raises:
+        ValueError: it is given in both.
+    """
+    if max_concurrent_envs is not None and config is not None:
+        raise ValueError("give either max_concurrent_envs or concurrency_config, not both")
+    if config is not None:
+        return config
+    return ConcurrencyConfig(max_concurrent_envs=1 if max_concurrent_envs is None else max_concurrent_envs)
+
+
+def class_of(factory: Any) -> type[Any] | None:
+    """The class a factory makes, where that can be known without calling it."""
+    factory = _unbound(factory)
+    if isinstance(factory, type):
+        return factory
+    try:
+        told = typing.get_type_hints(factory).get("return")
+    except Exception:  # hints that do not resolve, or a callable that has none: the class stays unknown
+        return None
+    return told if isinstance(told, type) and issubclass(told, Environment) and told is not Environment else None
+
+
+def name_of(factory: Any, env_class: type[Any] | None) -> str:
+    """What a factory is called: as the class that it makes, where that is known."""
+    factory = _unbound(factory)
+    if env_class is not None and factory is not env_class:
+        return env_class.__name__
+    return str(getattr(factory, "__name__", None) or type(factory).__name__)
+
+
+def mode_of(mode: ServerMode | str) -> ServerMode:
+    """The mode that a word stands for.
+
+    Raises:
+        ValueError: it stands for none.
+    """
+    try:
+        return ServerMode(str(mode).lower())
+    except ValueError:
+        raise ValueError(f"Invalid mode: '{mode}'. Must be one of: {[one.value for one in ServerMode]}") from None
+
+
+def _unbound(factory: Any) -> Any:
+    """What a partial calls."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return factory
 
 
 def _require_environment_class(env: type[Any]) -> None:

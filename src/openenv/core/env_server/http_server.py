@@ -6,22 +6,26 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
-import typing
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
 
-from openenv.core.env_server.arguments import require_factory, require_models
+from openenv.core.env_server.arguments import (
+    class_of,
+    concurrency_of,
+    mode_of,
+    name_of,
+    require_factory,
+    require_models,
+)
 from openenv.core.env_server.env_metadata import load_environment_metadata
 from openenv.core.env_server.frames import FrameReader
 from openenv.core.env_server.gradio_tab import gradio_is_here, mount_tab
 from openenv.core.env_server.http import HTTPRoutes
-from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.lasting_loop import LastingLoop
 from openenv.core.env_server.mcp import McpRoutes
 from openenv.core.env_server.mcp_sessions import IDLE_S, HeldSessions, wanted_session
@@ -29,6 +33,7 @@ from openenv.core.env_server.observing import Observer
 from openenv.core.env_server.runner import EnvThread
 from openenv.core.env_server.security import Edge, EdgePolicy
 from openenv.core.env_server.sessions import SessionManager, Setup
+from openenv.core.env_server.settings import flag, number
 from openenv.core.env_server.signals import early_drain
 from openenv.core.env_server.tools import Tools
 from openenv.core.env_server.types import (
@@ -117,19 +122,19 @@ class HTTPEnvServer:
         observation_cls = Observation if observation_cls is None else observation_cls
         require_factory(env)
         require_models(action_cls, observation_cls)
-        self.concurrency_config = _concurrency(max_concurrent_envs, concurrency_config)
+        self.concurrency_config = concurrency_of(max_concurrent_envs, concurrency_config)
         self.action_cls = action_cls
         self.observation_cls = observation_cls
         self.reset_observation_cls = reset_observation_cls
         self.state_cls = state_cls
-        self.env_class = _class_of(env)
+        self.env_class = class_of(env)
         self.seen_class: type[Any] | None = None  # of an environment that was made
-        self.factory_name = _name_of(env, self.env_class)
+        self.factory_name = name_of(env, self.env_class)
         self.env_name = env_name or self.factory_name
-        self.strict_http = _flag("OPENENV_STRICT_HTTP") if strict_http is None else strict_http
+        self.strict_http = flag("OPENENV_STRICT_HTTP") if strict_http is None else strict_http
         if self.env_class is not None:
             self._check(self.env_class, self.factory_name)
-        grace = float(os.environ.get("OPENENV_DRAIN_GRACE_S") or 10.0) if drain_grace_s is None else drain_grace_s
+        grace = number(os.environ, "OPENENV_DRAIN_GRACE_S", 10.0) if drain_grace_s is None else drain_grace_s
         options = V1Options.from_environ() if v1 is None else v1
         self.edge = EdgePolicy.make(allowed_origins, allowed_hosts, token)
         shared = getattr(self.env_class, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
@@ -141,7 +146,7 @@ class HTTPEnvServer:
                 name=self.factory_name,
                 check=self._look_at,
                 thread=EnvThread("shared") if shared else None,
-                expose_errors=_flag("OPENENV_EXPOSE_ERRORS", "1") if expose_errors is None else expose_errors,
+                expose_errors=flag("OPENENV_EXPOSE_ERRORS", default=True) if expose_errors is None else expose_errors,
             ),
             max_sessions=self.max_concurrent_envs,
             drain_grace_s=grace,
@@ -240,7 +245,7 @@ class HTTPEnvServer:
         Raises:
             ValueError: there is no such mode.
         """
-        self.mode = _mode(mode)
+        self.mode = mode_of(mode)
         self.reader.simulation = self.allow_ws_simulation or self.mode is ServerMode.SIMULATION
         app.add_middleware(Edge, policy=self.edge)
         app.add_middleware(LastingLoop, started=lambda: self.sessions.started)
@@ -342,7 +347,7 @@ def create_fastapi_app(
         ValueError: no such mode, or both capacity arguments were given.
         ConcurrencyConfigurationError: the class does not allow more than one session.
     """
-    chosen = _mode(mode if mode is not None else os.environ.get("OPENENV_MODE") or ServerMode.SIMULATION)
+    chosen = mode_of(mode if mode is not None else os.environ.get("OPENENV_MODE") or ServerMode.SIMULATION)
     server = HTTPEnvServer(
         env,
         action_cls,
@@ -431,7 +436,7 @@ def create_app(
         allow_ws_simulation=allow_ws_simulation,
         mcp_idle_s=mcp_idle_s,
     )
-    options = web or (WebOptions.from_environ() if _flag("ENABLE_WEB_INTERFACE") else None)
+    options = web or (WebOptions.from_environ() if flag("ENABLE_WEB_INTERFACE") else None)
     if options is not None:
         server: HTTPEnvServer = app.state.openenv_server
         builder = gradio_builder if gradio_builder is not None and gradio_is_here() else None
@@ -440,51 +445,3 @@ def create_app(
         if builder is not None:
             mount_tab(app, builder, page.manager, page.title)
     return app
-
-
-# ---------------------------------------------------------------- reading the arguments
-
-
-def _concurrency(max_concurrent_envs: int | None, config: ConcurrencyConfig | None) -> ConcurrencyConfig:
-    if max_concurrent_envs is not None and config is not None:
-        raise ValueError("give either max_concurrent_envs or concurrency_config, not both")
-    if config is not None:
-        return config
-    return ConcurrencyConfig(max_concurrent_envs=1 if max_concurrent_envs is None else max_concurrent_envs)
-
-
-def _class_of(factory: Any) -> type[Any] | None:
-    """The class a factory makes, where that can be known without calling it."""
-    factory = _unbound(factory)
-    if isinstance(factory, type):
-        return factory
-    try:
-        told = typing.get_type_hints(factory).get("return")
-    except Exception:  # hints that do not resolve, or a callable that has none: the class stays unknown
-        return None
-    return told if isinstance(told, type) and issubclass(told, Environment) and told is not Environment else None
-
-
-def _name_of(factory: Any, env_class: type[Any] | None) -> str:
-    factory = _unbound(factory)
-    if env_class is not None and factory is not env_class:
-        return env_class.__name__
-    return str(getattr(factory, "__name__", None) or type(factory).__name__)
-
-
-def _unbound(factory: Any) -> Any:
-    """What a partial calls."""
-    while isinstance(factory, functools.partial):
-        factory = factory.func
-    return factory
-
-
-def _mode(mode: ServerMode | str) -> ServerMode:
-    try:
-        return ServerMode(str(mode).lower())
-    except ValueError:
-        raise ValueError(f"Invalid mode: '{mode}'. Must be one of: {[one.value for one in ServerMode]}") from None
-
-
-def _flag(name: str, default: str = "") -> bool:
-    return (os.environ.get(name) or default).strip().lower() in ("true", "1", "yes")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from openenv.core.env_server.settings import number
 from openenv.core.session.features import Feature, enabled_features
 from openenv.core.wire.array_values import installed
 
@@ -53,7 +54,7 @@ class V1Options:
         """
         features = enabled_features(environ, resume=worker_count(environ) == 1, msgpack=installed())
         given: dict[str, Any] = {
-            field: _number(variable, environ[variable], kind)
+            field: number(environ, variable, 0, kind)
             for variable, (field, kind) in _VARIABLES.items()
             if environ.get(variable)
         }
@@ -68,16 +69,6 @@ _VARIABLES: Mapping[str, tuple[str, type[int] | type[float]]] = {
 }
 
 
-def _number(variable: str, text: str, kind: type[int] | type[float]) -> float:
-    try:
-        number = kind(text)
-    except ValueError:
-        number = -1
-    if not 0 <= number < float("inf"):
-        raise ValueError(f"{variable} must be a number of at least 0, not {text!r}")
-    return number
-
-
 def worker_count(
     environ: Mapping[str, str] = os.environ, argv: Sequence[str] | None = None, process: Any = None
 ) -> int:
@@ -86,9 +77,8 @@ def worker_count(
     ``OPENENV_WORKERS`` decides, where it is set. Otherwise, whichever says more: ``WEB_CONCURRENCY``, the settings of
     the uvicorn that started this process, ``--workers`` or ``-w`` on the command line of uvicorn or gunicorn.
     """
-    told = environ.get("OPENENV_WORKERS")
-    if told:
-        return max(1, int(_number("OPENENV_WORKERS", told, int)))
+    if environ.get("OPENENV_WORKERS"):
+        return max(1, int(number(environ, "OPENENV_WORKERS", 1, int)))
     process = multiprocessing.current_process() if process is None else process
     config = (getattr(process, "_kwargs", None) or {}).get("config")
     counts = [environ.get("WEB_CONCURRENCY"), getattr(config, "workers", None), _from_command(argv or sys.argv)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from openenv.core.env_server.sessions import SessionManager
+from openenv.core.env_server.settings import number
 from openenv.core.env_server.v1_options import V1Options
 from openenv.core.session.features import Feature
 
@@ -48,8 +49,8 @@ class WebOptions:
         Raises:
             ValueError: one of them is not a number above 0.
         """
-        sessions = _number(environ, "OPENENV_WEB_SESSIONS", cls().sessions)
-        return cls(sessions=max(1, int(sessions)), idle_s=_number(environ, "OPENENV_WEB_IDLE_S", cls().idle_s))
+        sessions = number(environ, "OPENENV_WEB_SESSIONS", cls().sessions, int, zero=False)
+        return cls(sessions=int(sessions), idle_s=number(environ, "OPENENV_WEB_IDLE_S", cls().idle_s, zero=False))
 
 
 class Visitors(SessionManager):
@@ -85,16 +86,3 @@ def visitor_link(options: V1Options, web: WebOptions) -> V1Options:
     """
     features = (options.features & _PAGE_SPEAKS) | {Feature.SEQ}
     return replace(options, features=features, grace_s=min(options.grace_s, web.idle_s))
-
-
-def _number(environ: Mapping[str, str], variable: str, otherwise: float) -> float:
-    given = environ.get(variable)
-    if not given:
-        return otherwise
-    try:
-        number = float(given)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ValueError(f"{variable} must be a number above 0, not {given!r}")
-    return number
