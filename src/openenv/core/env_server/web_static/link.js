@@ -89,8 +89,10 @@ class Socket {
 
   static async dial(url) {
     const socket = new Socket(new WebSocket(url, [SUBPROTOCOL]));
-    await Promise.race([new Promise((done) => { socket.ws.onopen = done; }), socket.ended]);
-    return socket.ws.readyState === WebSocket.OPEN ? socket : null;
+    await atMost(OPENING_MS, Promise.race([new Promise((done) => { socket.ws.onopen = done; }), socket.ended]));
+    if (socket.ws.readyState === WebSocket.OPEN) return socket;
+    socket.ws.close(); // a handshake that nobody answers
+    return null;
   }
 
   hand() {
