@@ -11,7 +11,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["FRAME", "Log", "Logged", "Mixed", "Picture", "plain", "register"]
+from support.live import LiveServer
+
+__all__ = ["FRAME", "Log", "Logged", "Mixed", "Picture", "Serving", "plain", "register"]
+
+Serving = Callable[..., LiveServer]
+"""Starts the server of an environment, by its name and arguments."""
 
 FRAME = (84, 84, 4)
 

@@ -6,8 +6,6 @@ import gc
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -20,11 +18,10 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from gymnasium.wrappers import TimeLimit
 
 from gymnasium_env import GymnasiumEnvClient
-from gymnasium_env.server.app import create_gymnasium_app
 from openenv import ConnectError, EnvExecutionError, GenericEnvClient, InvalidActionError
 from openenv.gymnasium import GymnasiumEnv
 from sudoku_env import SudokuAction, SudokuEnv
-from support.gym_envs import Log, Logged, plain
+from support.gym_envs import Log, Serving, plain
 from support.live import LiveServer, serve
 
 IDS = [
@@ -33,35 +30,6 @@ IDS = [
     *("test/Picture-v0", "test/Mixed-v0"),
 ]
 FORMS = [None, "seq,cancel,resume,queue", "none"]  # binary frames, our text, upstream's dialect
-
-Serving = Callable[..., LiveServer]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Serving]:
-    """Servers of environments, one a name (and arguments), for all tests of this module."""
-    running: dict[tuple[Any, ...], LiveServer] = {}
-    with ExitStack() as stack:
-
-        def get(name: str, **kwargs: Any) -> LiveServer:
-            key = (name, *kwargs.items())
-            if key not in running:
-                running[key] = stack.enter_context(serve(create_gymnasium_app(name, **kwargs)))
-            return running[key]
-
-        yield get
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
-def logged(log: Log) -> Iterator[LiveServer]:
-    with serve(create_gymnasium_app(partial(Logged, log))) as url:
-        log.events.clear()  # the one that told its spaces
-        yield url
 
 
 @pytest.mark.parametrize("name", IDS)

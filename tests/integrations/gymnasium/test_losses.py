@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,23 +14,11 @@ from gymnasium_env.server.app import create_gymnasium_app
 from openenv import CallTimeoutError, ConnectError, GenericEnvClient, SessionLostError
 from openenv.gymnasium import GymnasiumEnv, VectorEnv
 from openenv.testing import FaultProxy
-from support.gym_envs import Log, Logged
+from support.gym_envs import Log
 from support.live import LiveServer, serve
 
 N = 3
 GO = np.zeros(N, int)
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
-def logged(log: Log) -> Iterator[LiveServer]:
-    with serve(create_gymnasium_app(partial(Logged, log))) as url:
-        log.events.clear()  # the one that told its spaces
-        yield url
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ from gymnasium_env.server.app import create_gymnasium_app
 from openenv import EnvExecutionError, GenericEnvClient, SessionClosedError
 from openenv.core.transport.io_thread import IoThread
 from openenv.gymnasium import VectorEnv
-from support.gym_envs import Log, Logged
+from support.gym_envs import Log, Logged, Serving
 from support.live import LiveServer, serve
 
 IDS = [
@@ -33,33 +32,6 @@ IDS = [
 ]
 N = 3
 exactly = partial(data_equivalence, exact=True)
-Serving = Callable[..., LiveServer]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Serving]:
-    running: dict[Any, LiveServer] = {}
-    with ExitStack() as stack:
-
-        def get(name: str, **kwargs: Any) -> LiveServer:
-            key = (name, *kwargs.items())
-            if key not in running:
-                running[key] = stack.enter_context(serve(create_gymnasium_app(name, **kwargs)))
-            return running[key]
-
-        yield get
-
-
-@pytest.fixture
-def log() -> Log:
-    return Log()
-
-
-@pytest.fixture
-def logged(log: Log) -> Iterator[LiveServer]:
-    with serve(create_gymnasium_app(partial(Logged, log))) as url:
-        log.events.clear()  # the one that told its spaces
-        yield url
 
 
 @pytest.fixture
