@@ -88,7 +88,7 @@ def write_cache(path: Path, entries: dict[str, dict[str, Any]]) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(entries, file)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException:  # raised on; half a file is left to nobody
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise

@@ -87,7 +87,7 @@ class PendingCall(Coroutine[Any, Any, T], Generic[T]):
             for earlier in self._started(self):
                 await earlier.run_unseen()
             self._value = await self._here()
-        except BaseException as error:
+        except BaseException as error:  # raised on; those who ask again get the same
             self._error = error
             raise
         finally:

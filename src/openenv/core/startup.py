@@ -73,7 +73,7 @@ class ProvidedServer:
                 self._starts += 1
                 try:
                     self._url = self._ask_to_start()
-                except BaseException:
+                except BaseException:  # raised on; nothing is left running
                     self._take_back()
                     raise
             url, number = self._url, self._starts
@@ -82,7 +82,7 @@ class ProvidedServer:
                 with _told("The server did not become ready"):
                     container = hasattr(self._provider, "start_container")
                     self._provider.wait_for_ready(*([url] if container else []))
-            except BaseException:
+            except BaseException:  # raised on; nothing is left running
                 with self._asking:
                     if number == self._starts:
                         self._take_back()
@@ -150,7 +150,7 @@ def _told(what: str) -> Generator[None]:
         yield
     except (OpenEnvError, TypeError, ValueError):
         raise
-    except Exception as error:
+    except Exception as error:  # raised on, as what callers catch: a provider of an author may raise anything
         kind = ProviderTimeoutError if isinstance(error, TimeoutError) else ProviderError
         raise kind(f"{what}: {type(error).__name__}: {error}") from error
 
@@ -181,7 +181,7 @@ def started(
             url = start()
             ready(url)
         return make(url)
-    except BaseException:
+    except BaseException:  # raised on; nothing is left running
         with contextlib.suppress(Exception):  # the error of the start is the one to tell
             stop()
         raise
@@ -219,7 +219,7 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
         try:
             client = await asyncio.to_thread(self._start_in_thread, start)
             await client.connect()
-        except BaseException as error:
+        except BaseException as error:  # raised on; nothing is left running
             await self._left(error)
             raise
         self._client = client
@@ -263,7 +263,7 @@ class StartHandle(Coroutine[Any, Any, ClientT], Generic[ClientT, BlockingT]):
         blocking = self._blocking(client)
         try:
             blocking.connect()
-        except BaseException:
+        except BaseException:  # raised on; nothing is left open
             self._close_quietly(client)
             raise
         self._client = client

@@ -140,7 +140,7 @@ async def _dial(connector: WebSocketConnector, uri: WebSocketURI, timeout_s: flo
             sock = await _connected(uri.host, uri.port)
             try:
                 return await _shake_hands(sock, connector, uri)
-            except BaseException:
+            except BaseException:  # raised on; nobody else would close it
                 sock.close()
                 raise
         except (TimeoutError, OSError, WebSocketException, EOFError, ValueError) as error:
@@ -160,7 +160,7 @@ async def _connected(host: str, port: int) -> socket.socket:
         except OSError as error:
             sock.close()
             failure = error
-        except BaseException:
+        except BaseException:  # raised on; nobody else would close it
             sock.close()
             raise
         else:

@@ -165,7 +165,7 @@ class Exchange:
             raise PolicyUsageError("another call of this agent is under way")
         try:
             yield
-        except BaseException:
+        except BaseException:  # raised on; the link must know that nobody waits any more
             if self.machine.state in (LinkState.DIALING, LinkState.ASKED, LinkState.FEEDING):
                 self._abort()
                 self.machine.gave_up(Ending(detail="the call was cancelled", cause="cancelled"))

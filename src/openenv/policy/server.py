@@ -338,7 +338,7 @@ class PolicyServer:
         async def main() -> None:
             try:
                 await self.start()
-            except BaseException as error:
+            except BaseException as error:  # raised by whoever waits for the start
                 started.set_exception(error)
                 return
             started.set_result(None)

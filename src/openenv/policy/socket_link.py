@@ -101,7 +101,7 @@ class SocketLink:
             try:
                 for piece in self._masker.frame(parts):
                     self._write(piece, until)
-            except BaseException:
+            except BaseException:  # raised on
                 self.abort()  # what follows half a frame would be read as its rest
                 raise
             self._in_frame = False

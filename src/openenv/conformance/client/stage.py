@@ -72,7 +72,7 @@ class Stage:
         command = [word.replace("{url}", url) for word in self._command]
         try:
             self._program = await Program.start(command, {"OPENENV_URL": url})
-        except BaseException:
+        except BaseException:  # raised on; nothing is left open
             await self._stop()
             raise
         return self

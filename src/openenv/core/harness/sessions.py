@@ -151,7 +151,7 @@ class StepEnvSessionAdapter(ResourceSession):
         try:
             self._initial_result: StepResult[Any] = self._client.reset(**arguments)
             self._last_state = self._read_state()
-        except BaseException:
+        except BaseException:  # raised on; the session is closed
             self.close()
             raise
 

@@ -110,7 +110,7 @@ class WeightedSum(Rubric):
         try:
             for rubric in self._rubric_list:
                 scores.append(rubric(action, observation))
-        except BaseException:
+        except BaseException:  # raised on; no coroutine is left unawaited
             for score in scores:
                 discard(score)
             raise

@@ -82,7 +82,7 @@ class IoThread:
             self.loop.call_soon_threadsafe(handover.start)
             await done
             return handover.take()
-        except BaseException as error:
+        except BaseException as error:  # raised on; the call has to know that its waiter has left
             handover.leave(self.loop, error)
             raise
         finally:
@@ -111,7 +111,7 @@ class IoThread:
             self.loop.call_soon_threadsafe(handover.start)
             done.acquire()
             return handover.take()
-        except BaseException as error:
+        except BaseException as error:  # raised on; the call has to know that its waiter has left
             handover.leave(self.loop, error)
             raise
         finally:

@@ -109,7 +109,7 @@ class Stage:
         try:
             command = [_filled(word, words) for word in self._command]
             self._program = await Program.start(command, {"OPENENV_URL": words["{url}"]})
-        except BaseException:
+        except BaseException:  # raised on; nothing is left open
             await self._stop()
             raise
         return self

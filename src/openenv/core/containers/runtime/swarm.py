@@ -105,7 +105,7 @@ class DockerSwarmProvider(ContainerProvider):
                 timeout_s=None,
                 env_vars=handed,
             )
-        except BaseException as error:
+        except BaseException as error:  # raised on; nothing is left running
             try:
                 self.stop_container()
             except ProviderError:

@@ -100,7 +100,7 @@ class UVProvider(RuntimeProvider):
         port = port or free_port()
         try:
             self._launch(port, workers, {**os.environ, **(self.env_vars or {}), **(env_vars or {})})
-        except BaseException:
+        except BaseException:  # raised on; nothing is left running
             self.stop()
             raise
         reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
@@ -196,7 +196,7 @@ class UVProvider(RuntimeProvider):
         super().__enter__()
         try:
             self.wait_for_ready()
-        except BaseException:
+        except BaseException:  # raised on; nothing is left running
             self.stop()
             raise
         return self
@@ -244,7 +244,7 @@ def _clone_git_project(git_url: str, timeout_s: float) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
         if done.returncode != 0:
             raise ProviderError(f"{shown} could not be cloned: {done.stderr.replace(url, shown).strip()}")
-    except BaseException as error:
+    except BaseException as error:  # raised on; nothing is left on the disk
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, FileNotFoundError):
             raise ProviderError(f"`git` is not on PATH; it is needed to clone {shown}.") from error
